@@ -1,0 +1,114 @@
+"""
+The one entry for everything a person or CI runs: `python3 testproject COMMAND`.
+
+Standard library only, and no newer syntax than an old Python can read, so that it can say what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Run as a directory, Python puts testproject/ itself first on the path: its modules would be top level.
+sys.path[:] = [str(ROOT)] + [path for path in sys.path if Path(path or ".").resolve() != ROOT / "testproject"]
+
+from testproject import environment  # noqa: E402
+
+USAGE = """\
+usage: python3 testproject COMMAND [ARGUMENT ...]
+
+  demo      run the broker on a real workload, and print where to look
+  test      run the tests, on two processes (arguments go to pytest)
+  lint      ruff, import contracts, missing migrations
+  types     mypy --strict on pgbroker
+  docs      build the documentation into build/docs
+  bench     measure throughput and latency
+  manage    Django's command line on the project's database
+  database  keep the database server running, and print its DATABASE_URL (Ctrl-C ends it)
+
+Each makes the virtual environment .venv when it is absent or out of date. A private PostgreSQL is
+started when one is needed and stopped when nobody uses it.
+
+environment variables
+  DATABASE_URL         use this PostgreSQL instead, as a role that may create databases
+  PGBROKER_PG_MAJOR    use this major version of the embedded PostgreSQL (18 or 16)
+  PGBROKER_PG_BINDIR   use the PostgreSQL programs in this directory
+  PGBROKER_VENV        make the virtual environment here
+"""
+
+
+def become(python: Path, arguments: list[str]) -> None:
+    """Replace this process, so that exit codes and signals need no passing on."""
+    os.execv(python, [str(python), *arguments])
+
+
+def run_all(python: Path, steps: list[tuple[str, list[str]]]) -> int:
+    """Run every step, whatever became of those before, and return 1 if any failed."""
+    failed = []
+    for name, arguments in steps:
+        print(f"== {name}", flush=True)
+        step = subprocess.Popen([str(python), *arguments], cwd=ROOT)
+        try:
+            code = step.wait()
+        except KeyboardInterrupt:
+            step.wait()  # the terminal interrupted it as well
+            return 130
+        if code != 0:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+    return 1 if failed else 0
+
+
+def lint(python: Path) -> int:
+    os.environ["PGBROKER_PG_KIND"] = "test"  # no step needs the demo's data
+    manage = str(ROOT / "testproject" / "manage.py")
+    return run_all(
+        python,
+        [
+            ("ruff check", ["-m", "ruff", "check", "."]),
+            ("ruff format --check", ["-m", "ruff", "format", "--check", "."]),
+            ("import contracts", ["-c", "from importlinter.cli import lint_imports_command as c; c()"]),
+            ("missing migrations", [manage, "makemigrations", "--check", "--dry-run"]),
+        ],
+    )
+
+
+def main(arguments: list[str]) -> int:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    if command in ("help", "-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    commands = {
+        "test": ["-m", "pytest", "--numprocesses=2", *rest],
+        "types": ["-m", "mypy", *rest],
+        "docs": ["-m", "sphinx", "-W", "--keep-going", "-b", "html", "docs", "build/docs", *rest],
+        "demo": ["-m", "testproject.demo", *rest],
+        "bench": ["-m", "testproject.bench", *rest],
+        "manage": ["-m", "testproject.manage", *rest],
+        "database": ["-m", "testproject.serve", *rest],
+        "lint": [],
+    }
+    if command not in commands:
+        print(f"testproject: there is no command {command!r}\n\n{USAGE}", end="", file=sys.stderr)
+        return 2
+    try:
+        python = environment.prepare()
+    except environment.EnvironmentProblem as problem:
+        print(f"testproject: {problem}", file=sys.stderr)
+        return 1
+    os.chdir(ROOT)
+    if command == "lint":
+        return lint(python)
+    become(python, commands[command])
+    raise AssertionError("unreachable")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,46 @@
+"""Which database this project uses: the one in `DATABASE_URL`, else the embedded server's."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict
+
+from testproject import embedded_pg
+
+
+def kind() -> embedded_pg.Kind:
+    """Return which embedded server is meant. Tests set `PGBROKER_PG_KIND`, for their subprocesses too."""
+    return "test" if os.environ.get("PGBROKER_PG_KIND") == "test" else "demo"
+
+
+def is_embedded() -> bool:
+    return not os.environ.get("DATABASE_URL")
+
+
+def django_database(dsn: str) -> dict[str, Any]:
+    """Translate a libpq URL or keyword string to an entry of Django's `DATABASES`."""
+    options = {name: value for name, value in conninfo_to_dict(dsn).items() if value is not None}
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": options.pop("dbname", ""),
+        "USER": options.pop("user", ""),
+        "PASSWORD": options.pop("password", ""),
+        "HOST": options.pop("host", ""),
+        "PORT": str(options.pop("port", "")),
+        "OPTIONS": options,
+    }
+
+
+def configured_database() -> dict[str, Any]:
+    """Describe the chosen database. Starts nothing: many commands only read the settings."""
+    if url := os.environ.get("DATABASE_URL"):
+        return django_database(url)
+    try:
+        dsn = embedded_pg.cluster(kind()).dsn()
+    except embedded_pg.EmbeddedPostgresError:
+        # mypy, Sphinx and `manage.py help` must work without a server. Whoever needs one calls
+        # ensure_running() first, which says what is missing.
+        dsn = f"dbname={embedded_pg.DATABASE} user={embedded_pg.ROLE}"
+    return django_database(dsn)

@@ -1,0 +1,59 @@
+"""What every test may use, and the PostgreSQL server under them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from django.db import connections
+
+from testproject import database, embedded_pg
+
+server = pytest.StashKey[embedded_pg.Running]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    Start the embedded server unless `DATABASE_URL` names another one.
+
+    Under xdist the controller and each of its workers hold the server, so that it outlives whichever of
+    them is killed. Nothing has connected yet, so the settings can still be pointed at it.
+    """
+    if not database.is_embedded():
+        return
+    os.environ["PGBROKER_PG_KIND"] = "test"  # processes that tests start read the settings anew
+    try:
+        config.stash[server] = embedded_pg.ensure_running("test")
+    except embedded_pg.EmbeddedPostgresError as error:
+        pytest.exit(str(error), returncode=3)
+    settings = connections.settings["default"]
+    settings.update(database.django_database(config.stash[server].dsn))
+    if not config.getoption("reuse_db"):
+        # Runs in two terminals share the server, and must not drop each other's database. The databases
+        # of killed runs go when the server next starts from nothing.
+        settings["TEST"]["NAME"] = f"test_{embedded_pg.DATABASE}_{os.getpid()}"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if running := config.stash.get(server, None):
+        running.release()
+
+
+@pytest.fixture
+def superuser(db: None) -> Iterator[psycopg.Connection]:
+    """A superuser's connection to the test database, in autocommit: to end sessions, to see all rows."""
+    parameters = connections["default"].get_connection_params()
+    parameters = {
+        name: parameters[name]
+        for name in ("host", "port", "dbname", "user", "password")
+        if name in parameters
+    }
+    if database.is_embedded():
+        parameters["user"] = embedded_pg.SUPERUSER
+    with psycopg.connect(**parameters, autocommit=True) as connection:
+        (may,) = connection.execute("select rolsuper from pg_roles where rolname = current_user").fetchone()
+        if not may:
+            pytest.skip("the user in DATABASE_URL is not a superuser")
+        yield connection
