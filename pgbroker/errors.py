@@ -1,0 +1,223 @@
+"""
+Every error pgbroker raises. Each has a stable `code`, owns its message and says what to do.
+
+`code` is API: it is stored with attempts, returned by SQL functions and used in logs. Expected
+outcomes of work are rows, not exceptions; what is here is a caller's mistake or the world's.
+"""
+
+from typing import Any, ClassVar
+
+
+class PgBrokerError(Exception):
+    """Base of all pgbroker errors. `code` is stable, `details` keeps the data behind the message."""
+
+    code: ClassVar[str] = "pgbroker_error"
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class InvalidSetting(PgBrokerError):
+    """A key of `PGBROKER` is unknown or its value cannot be used."""
+
+    code = "invalid_setting"
+
+    def __init__(self, key: str, trouble: str, cure: str) -> None:
+        super().__init__(f"PGBROKER[{key!r}] {trouble}. {cure}", key=key)
+        self.key, self.trouble, self.cure = key, trouble, cure
+
+
+class InvalidOption(PgBrokerError, ValueError):
+    """An option of a job, a call or a command cannot be used."""
+
+    code = "invalid_option"
+
+    def __init__(self, field: str, trouble: str, cure: str) -> None:
+        super().__init__(f"{field} {trouble}. {cure}", field=field)
+        self.field, self.trouble, self.cure = field, trouble, cure
+
+
+class InvalidArgument(PgBrokerError, TypeError):
+    """An argument does not fit the handler's signature or cannot be stored; `path` tells which."""
+
+    code = "invalid_argument"
+
+    def __init__(self, path: str, trouble: str, cure: str) -> None:
+        super().__init__(f"argument {path} {trouble}. {cure}", path=path)
+        self.path, self.trouble, self.cure = path, trouble, cure
+
+
+class PayloadTooLarge(PgBrokerError, ValueError):
+    """The encoded arguments are larger than `MAX_PAYLOAD_BYTES`."""
+
+    code = "payload_too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the arguments take {size} bytes, more than MAX_PAYLOAD_BYTES ({limit}). "
+            "Store the data and pass its id, or raise the limit.",
+            size=size,
+            limit=limit,
+        )
+        self.size, self.limit = size, limit
+
+
+class UndecodableArgument(PgBrokerError):
+    """A stored payload no longer fits the handler that is to run it."""
+
+    code = "undecodable_argument"
+
+
+class ResultNotSerializable(PgBrokerError, TypeError):
+    """A handler returned something that cannot be stored as JSON; the attempt failed."""
+
+    code = "result_not_serializable"
+
+
+class ResultTooLarge(PgBrokerError, ValueError):
+    """A handler returned more than `MAX_RESULT_BYTES`; the attempt failed."""
+
+    code = "result_too_large"
+
+
+class UnknownQueue(PgBrokerError):
+    """No queue of that name exists."""
+
+    code = "unknown_queue"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no queue {name!r}. Declare it with @job(queue_name=...) and run migrate or start "
+            f"a worker on it, or create it with: manage.py broker_queues create {name}",
+            queue=name,
+        )
+        self.name = name
+
+
+class UnknownJobType(PgBrokerError):
+    """No job type of that name is registered."""
+
+    code = "unknown_job_type"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no job type {name!r}. Declare it with @job in jobs.py of an installed app, "
+            "and run migrate or start a worker.",
+            job_type=name,
+        )
+        self.name = name
+
+
+class DuplicateJobType(PgBrokerError):
+    """Two handlers claim one registry key."""
+
+    code = "duplicate_job_type"
+
+
+class IdempotencyConflict(PgBrokerError):
+    """The key is held by a job with another body, or by any job where the caller asked to reject."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self, key: str, job_id: Any) -> None:
+        super().__init__(
+            f"idempotency key {key!r} is held by job {job_id} with a different body. "
+            "Use another key, or enqueue the same arguments and options.",
+            key=key,
+            job_id=job_id,
+        )
+        self.key, self.job_id = key, job_id
+
+
+class JobNotFound(PgBrokerError, LookupError):
+    """No job of that id is visible to this tenant."""
+
+    code = "job_not_found"
+
+    def __init__(self, job_id: Any) -> None:
+        super().__init__(f"there is no job {job_id}. Look at the id and the tenant.", job_id=job_id)
+        self.job_id = job_id
+
+
+class JobNotRetryable(PgBrokerError):
+    """The job is not failed, dead-lettered or cancelled, so there is nothing to retry."""
+
+    code = "job_not_retryable"
+
+
+class KeyHeldByNewerJob(PgBrokerError):
+    """A retry was refused: a newer job holds the idempotency key of this one."""
+
+    code = "key_held_by_newer_job"
+
+
+class EnqueueRefused(PgBrokerError):
+    """The database refused a row for a reason without a class of its own; `code` tells which."""
+
+    code = "enqueue_refused"
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message, code=code)
+        self.reason = code
+
+
+class InvalidTenant(PgBrokerError, ValueError):
+    """A tenant id is empty, too long or has characters outside `[A-Za-z0-9._-]`."""
+
+    code = "invalid_tenant"
+
+    def __init__(self, tenant: object) -> None:
+        super().__init__(
+            f"tenant {tenant!r} is not a tenant id. Use 1 to 63 characters of A-Z, a-z, 0-9, '.', '_', '-'.",
+            tenant=tenant,
+        )
+
+
+class DatabaseUnreachable(PgBrokerError):
+    """The database could not be reached when a process started."""
+
+    code = "database_unreachable"
+
+
+class SchemaTooOld(PgBrokerError):
+    """The database lacks a migration this release needs."""
+
+    code = "schema_too_old"
+
+
+class NotPostgreSQL(PgBrokerError):
+    """A broker alias is not served by PostgreSQL."""
+
+    code = "not_postgresql"
+
+
+class AttemptTimedOut(PgBrokerError):
+    """An attempt ran longer than its `timeout`."""
+
+    code = "timed_out"
+
+
+class DeadlineExceeded(PgBrokerError):
+    """A job passed its `deadline` before it was done."""
+
+    code = "deadline_exceeded"
+
+
+class AttemptCancelled(PgBrokerError):
+    """The job was asked to cancel while this attempt ran."""
+
+    code = "cancelled"
+
+
+class WorkerLost(PgBrokerError):
+    """The worker that held the lease stopped renewing it."""
+
+    code = "worker_lost"
+
+
+class AttemptsExhausted(PgBrokerError):
+    """The job used its last attempt and became a dead letter."""
+
+    code = "attempts_exhausted"

@@ -1,0 +1,47 @@
+"""What a claim hands over: one attempt of one job, and the fence that every write about it presents."""
+
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+
+class Lease(NamedTuple):
+    """
+    The right to run one attempt until `lease_expires_at`.
+
+    `(job_id, lease_token, worker_id)` is the fence. A named tuple, since a worker makes tens of
+    thousands a second. All instants are the database's; `claimed_at` is this process's monotonic
+    clock when the claim returned, so that later instants are `leased_at` plus a difference.
+    """
+
+    job_id: UUID
+    lease_token: int
+    worker_id: UUID
+    queue_id: int
+    job_type_id: int
+    type_version: int
+    tenant_id: str
+    priority: int
+    attempt_count: int
+    max_attempts: int
+    declared_attempts: int
+    crash_count: int
+    ready_at: datetime
+    leased_at: datetime
+    deadline_at: datetime | None
+    created_at: datetime
+    args: Any
+    options: dict[str, Any] | None
+    principal: str | None
+    correlation_id: str | None
+    traceparent: str | None
+
+    @property
+    def failures_before(self) -> int:
+        """How many attempts counted against the job before this one: snoozes and releases do not."""
+        return max(0, self.attempt_count - (self.max_attempts - self.declared_attempts) - 1)
+
+    @property
+    def fragile(self) -> bool:
+        """True for a job that must not share a crash with others: it crashed a worker, or has no attempt left."""
+        return self.crash_count > 0 or self.attempt_count >= self.max_attempts

@@ -1,0 +1,2 @@
+-- Everything pgbroker made lives in its schema, functions of triggers included.
+drop schema pgbroker cascade;

@@ -1,0 +1,254 @@
+-- The schema pgbroker: tables of the engine. PUBLIC has no rights here; every statement is schema-qualified.
+
+create schema pgbroker;
+revoke all on schema pgbroker from public;
+-- Functions are executable by everybody unless this says otherwise.
+alter default privileges in schema pgbroker revoke execute on functions from public;
+
+comment on schema pgbroker is 'pgbroker: jobs, leases, history';
+
+-- ---------------------------------------------------------------- what operators and code declare
+
+create table pgbroker.queue (
+    id smallint generated always as identity primary key,
+    name text collate "C" not null,
+    ageing_seconds double precision,
+    lease_seconds double precision,
+    created_at timestamptz not null default statement_timestamp(),
+    constraint queue_name_unique unique (name),
+    constraint queue_name_valid check (name ~ '^[A-Za-z0-9._:-]{1,63}$'),
+    constraint queue_ageing_valid check (ageing_seconds >= 0),
+    constraint queue_lease_valid check (lease_seconds >= 1)
+);
+
+-- No unique key: a conflict would make one enqueuer wait for another's transaction. Readers take distinct.
+create table pgbroker.queue_priority (
+    id bigint generated always as identity primary key,
+    queue_id smallint not null,
+    priority smallint not null
+);
+create index queue_priority_queue on pgbroker.queue_priority (queue_id, priority);
+
+create table pgbroker.job_type (
+    id int generated always as identity primary key,
+    name text collate "C" not null,
+    version int not null default 1,
+    aliases text[] not null default '{}',
+    defaults jsonb not null default '{}',
+    last_seen_at timestamptz not null default statement_timestamp(),
+    constraint job_type_name_unique unique (name),
+    constraint job_type_name_valid check (name ~ '^[A-Za-z0-9._:-]{1,200}$'),
+    constraint job_type_version_valid check (version >= 1)
+);
+create index job_type_aliases on pgbroker.job_type using gin (aliases);
+
+create table pgbroker.pause (
+    id bigint generated always as identity primary key,
+    kind text not null,
+    queue_id smallint,
+    job_type_id int,
+    tenant text collate "C",
+    paused_at timestamptz not null default statement_timestamp(),
+    until timestamptz,
+    by text not null default '',
+    reason text not null default '',
+    constraint pause_target_unique unique nulls not distinct (queue_id, job_type_id, tenant),
+    constraint pause_kind_valid check (
+        case kind
+            when 'queue' then queue_id is not null and job_type_id is null and tenant is null
+            when 'job_type' then queue_id is null and job_type_id is not null and tenant is null
+            when 'tenant' then queue_id is null and job_type_id is null and tenant is not null
+            when 'queue_tenant' then queue_id is not null and job_type_id is null and tenant is not null
+            else false
+        end
+    )
+);
+
+-- ---------------------------------------------------------------- jobs
+
+-- The hot row: narrow, without arguments, results or texts.
+create table pgbroker.job (
+    id uuid not null,
+    queue_id smallint not null,
+    job_type_id int not null,
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    status smallint not null,
+    priority smallint not null default 0,
+    ready_at timestamptz,
+    available_at timestamptz,
+    attempt_count int not null default 0,
+    max_attempts int not null default 5,
+    declared_attempts int not null default 5,
+    crash_count int not null default 0,
+    lease_token bigint not null default 0,
+    worker_id uuid,
+    leased_at timestamptz,
+    lease_expires_at timestamptz,
+    cancel_requested_at timestamptz,
+    deadline_at timestamptz,
+    run_group_id uuid,
+    name text collate "C",
+    lane text collate "C",
+    created_at timestamptz not null default statement_timestamp(),
+    finished_at timestamptz,
+    constraint job_pkey primary key (id),
+    constraint job_status_valid check (status in (0, 1, 2, 3, 4, 5, 10, 11, 12, 13)),
+    constraint job_priority_valid check (priority between -100 and 100),
+    constraint job_tenant_valid check (tenant_id ~ '^[A-Za-z0-9._-]{1,63}$'),
+    constraint job_numbers_valid check (
+        attempt_count between 0 and max_attempts
+        and declared_attempts >= 1
+        and crash_count between 0 and attempt_count
+        and lease_token >= 0
+    ),
+    constraint job_running_is_leased check (
+        (status = 3 /* running */) = (worker_id is not null)
+        and (status = 3 /* running */) = (lease_expires_at is not null)
+    ),
+    constraint job_scheduled_has_time check (status <> 0 /* scheduled */ or available_at is not null),
+    constraint job_ready_has_time check (status not in (2 /* ready */, 3 /* running */) or ready_at is not null),
+    constraint job_terminal_is_finished check ((status >= 10) = (finished_at is not null))
+) with (
+    fillfactor = 85,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_analyze_scale_factor = 0.1,
+    autovacuum_analyze_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 1
+);
+
+create index job_claim on pgbroker.job (queue_id, priority desc, ready_at, id) where status = 2 /* ready */;
+create index job_due on pgbroker.job (queue_id, available_at) where status = 0 /* scheduled */;
+create index job_lease on pgbroker.job (lease_expires_at) where status = 3 /* running */;
+create index job_deadline on pgbroker.job (deadline_at)
+    where deadline_at is not null and status in (0, 1, 2, 4, 5) /* scheduled waiting ready suspended blocked */;
+create index job_finished on pgbroker.job (finished_at) where status >= 10;
+create index job_gone_wrong on pgbroker.job (status, finished_at) where status in (11, 12, 13) /* failed dead_letter cancelled */;
+create index job_tenant on pgbroker.job (tenant_id, id);
+create index job_group on pgbroker.job (run_group_id, status) where run_group_id is not null;
+create unique index job_group_name on pgbroker.job (run_group_id, name) where name is not null;
+
+-- Written once, read after the claim.
+create table pgbroker.job_payload (
+    job_id uuid not null,
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    type_version int not null default 1,
+    args jsonb not null,
+    options jsonb,
+    idempotency_key text collate "C",
+    principal text,
+    correlation_id text,
+    traceparent text,
+    tags text[],
+    constraint job_payload_pkey primary key (job_id)
+) with (autovacuum_vacuum_insert_scale_factor = 0.1);
+
+-- What only some jobs need: why one was cancelled, blocked or given up without an attempt.
+create table pgbroker.job_state (
+    job_id uuid not null,
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    reason_code text not null,
+    reason text not null default '',
+    by text not null default '',
+    changed_at timestamptz not null default statement_timestamp(),
+    constraint job_state_pkey primary key (job_id)
+);
+
+create table pgbroker.idempotency (
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    job_type_id int not null,
+    key text collate "C" not null,
+    job_id uuid not null,
+    digest bytea not null,
+    scope text not null default 'held',
+    expires_at timestamptz,
+    created_at timestamptz not null default statement_timestamp(),
+    constraint idempotency_pkey primary key (tenant_id, job_type_id, key),
+    constraint idempotency_scope_valid check (scope in ('held', 'live', 'retained')),
+    constraint idempotency_key_valid check (length(key) between 1 and 255)
+) with (fillfactor = 90);
+create index idempotency_job on pgbroker.idempotency (job_id);
+
+-- ---------------------------------------------------------------- history
+
+-- One row per ended attempt; append-only.
+create sequence pgbroker.execution_id_seq cache 100;
+create table pgbroker.execution (
+    id bigint not null default nextval('pgbroker.execution_id_seq'),
+    job_id uuid not null,
+    tenant_id text collate "C" not null,
+    attempt_no int not null,
+    state smallint not null,
+    worker_id uuid,
+    started_at timestamptz,
+    completed_at timestamptz not null default statement_timestamp(),
+    duration_seconds double precision,
+    error_code text,
+    error text,
+    traceback text,
+    result jsonb,
+    log_tail text,
+    constraint execution_state_valid check (state between 1 and 9)
+) partition by range (completed_at);
+create index execution_job on pgbroker.execution (job_id, attempt_no);
+alter sequence pgbroker.execution_id_seq owned by pgbroker.execution.id;
+
+-- event: a status number (the status the job changed to), or 20: cancel requested.
+create sequence pgbroker.job_event_id_seq cache 100;
+create table pgbroker.job_event (
+    id bigint not null default nextval('pgbroker.job_event_id_seq'),
+    job_id uuid not null,
+    tenant_id text collate "C" not null,
+    event smallint not null,
+    occurred_at timestamptz not null default statement_timestamp(),
+    metadata jsonb
+) partition by range (occurred_at);
+create index job_event_job on pgbroker.job_event (job_id);
+alter sequence pgbroker.job_event_id_seq owned by pgbroker.job_event.id;
+
+-- ---------------------------------------------------------------- the fleet
+
+-- One row per process start, never reused. It expires by time; recovery never depends on it.
+create table pgbroker.worker (
+    id uuid not null,
+    name text not null,
+    host text not null,
+    pid int not null,
+    version text not null,
+    queues text[] not null,
+    slots int not null,
+    running int not null default 0,
+    held int not null default 0,
+    started_at timestamptz not null default statement_timestamp(),
+    heartbeat_at timestamptz not null default statement_timestamp(),
+    expires_at timestamptz not null,
+    draining_at timestamptz,
+    stopped_at timestamptz,
+    constraint worker_pkey primary key (id)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
+create index worker_heartbeat on pgbroker.worker (started_at);
+
+-- Each row has one writer, the worker that settles; readers add up.
+create table pgbroker.job_counter (
+    job_type_id int not null,
+    queue_id smallint not null,
+    worker_id uuid not null,
+    bucket timestamptz not null,
+    done bigint not null default 0,
+    retried bigint not null default 0,
+    snoozed bigint not null default 0,
+    failed bigint not null default 0,
+    dead bigint not null default 0,
+    cancelled bigint not null default 0,
+    run_seconds double precision not null default 0,
+    wait_seconds double precision not null default 0,
+    constraint job_counter_pkey primary key (job_type_id, queue_id, worker_id, bucket)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
+create index job_counter_bucket on pgbroker.job_counter (bucket);
+
+insert into pgbroker.queue (name) values ('default');
+insert into pgbroker.queue_priority (queue_id, priority) select id, 0 from pgbroker.queue;

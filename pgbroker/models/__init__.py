@@ -1,0 +1,20 @@
+"""The tables, as ordinary Django models with read-only querysets. A row of a job changes only through a verb."""
+
+from pgbroker.models.fleet import JobType, Pause, Queue, QueuePriority, Worker
+from pgbroker.models.history import Execution, JobCounter, JobEvent
+from pgbroker.models.jobs import Idempotency, Job, JobPayload, JobState
+
+__all__ = [
+    "Execution",
+    "Idempotency",
+    "Job",
+    "JobCounter",
+    "JobEvent",
+    "JobPayload",
+    "JobState",
+    "JobType",
+    "Pause",
+    "Queue",
+    "QueuePriority",
+    "Worker",
+]

@@ -1,0 +1,141 @@
+"""Jobs: the hot row, its payload, what only some of them need, and the idempotency keys."""
+
+from typing import ClassVar
+
+import pgtrigger
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+from pgbroker.models.fleet import JobType, Queue
+from pgbroker.models.tenants import TenantManager
+from pgbroker.models.triggers import (
+    ended_is_final,
+    legal_entry,
+    legal_transition,
+    numbers_only_rise,
+    refuse_live_delete,
+    written_once,
+)
+from pgbroker.states import Status
+
+
+class Job(models.Model):
+    """The hot row of a job: where it is, when it may run, who holds it. Changed by verbs only."""
+
+    id = models.UUIDField(primary_key=True)
+    queue = models.ForeignKey(Queue, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    job_type = models.ForeignKey(JobType, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    tenant_id = models.CharField(max_length=63)
+    status = models.SmallIntegerField(choices=[(int(status), status.label) for status in Status])
+    priority = models.SmallIntegerField(default=0)
+    ready_at = models.DateTimeField(null=True)
+    available_at = models.DateTimeField(null=True)
+    attempt_count = models.IntegerField(default=0)
+    max_attempts = models.IntegerField(default=5)
+    declared_attempts = models.IntegerField(default=5)
+    crash_count = models.IntegerField(default=0)
+    lease_token = models.BigIntegerField(default=0)
+    worker_id = models.UUIDField(null=True)
+    leased_at = models.DateTimeField(null=True)
+    lease_expires_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    deadline_at = models.DateTimeField(null=True)
+    run_group_id = models.UUIDField(null=True)
+    name = models.TextField(null=True)  # noqa: DJ001 - null: not named in a group
+    lane = models.TextField(null=True)  # noqa: DJ001 - null: no lane of its own
+    created_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True)
+
+    objects: ClassVar[TenantManager["Job"]] = TenantManager()
+
+    class Meta:
+        db_table = 'pgbroker"."job'
+        base_manager_name = "objects"
+        permissions: ClassVar = [
+            ("retry_job", "Can retry and redrive jobs"),
+            ("cancel_job", "Can cancel jobs"),
+        ]
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [
+            legal_entry(),
+            legal_transition(),
+            numbers_only_rise(),
+            ended_is_final(),
+            refuse_live_delete(),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class JobPayload(models.Model):
+    """What a job was asked to do: written once with the job, read after each claim."""
+
+    job = models.OneToOneField(
+        Job, on_delete=models.DO_NOTHING, db_constraint=False, primary_key=True, related_name="payload"
+    )
+    tenant_id = models.CharField(max_length=63)
+    type_version = models.IntegerField(default=1)
+    args = models.JSONField()
+    options = models.JSONField(null=True)
+    idempotency_key = models.TextField(null=True)  # noqa: DJ001 - null: no key
+    principal = models.TextField(null=True)  # noqa: DJ001
+    correlation_id = models.TextField(null=True)  # noqa: DJ001
+    traceparent = models.TextField(null=True)  # noqa: DJ001
+    tags = ArrayField(models.TextField(), null=True)
+
+    objects: ClassVar[TenantManager["JobPayload"]] = TenantManager()
+
+    class Meta:
+        db_table = 'pgbroker"."job_payload'
+        base_manager_name = "objects"
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [written_once("job_payload")]
+
+    def __str__(self) -> str:
+        return str(self.job_id)
+
+
+class JobState(models.Model):
+    """Why a job was cancelled, blocked or given up without an attempt, and by whom."""
+
+    job = models.OneToOneField(
+        Job, on_delete=models.DO_NOTHING, db_constraint=False, primary_key=True, related_name="state"
+    )
+    tenant_id = models.CharField(max_length=63)
+    reason_code = models.TextField()
+    reason = models.TextField(default="")
+    by = models.TextField(default="")
+    changed_at = models.DateTimeField(db_default=Now())
+
+    objects: ClassVar[TenantManager["JobState"]] = TenantManager()
+
+    class Meta:
+        db_table = 'pgbroker"."job_state'
+        base_manager_name = "objects"
+
+    def __str__(self) -> str:
+        return self.reason_code
+
+
+class Idempotency(models.Model):
+    """Who holds an idempotency key within a tenant and a job type."""
+
+    pk = models.CompositePrimaryKey("tenant_id", "job_type_id", "key")
+    tenant_id = models.CharField(max_length=63)
+    job_type = models.ForeignKey(JobType, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    key = models.TextField()
+    job_id = models.UUIDField()
+    digest = models.BinaryField()
+    scope = models.TextField(default="held")
+    expires_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    objects: ClassVar[TenantManager["Idempotency"]] = TenantManager()
+
+    class Meta:
+        db_table = 'pgbroker"."idempotency'
+        base_manager_name = "objects"
+        verbose_name_plural = "idempotency keys"
+
+    def __str__(self) -> str:
+        return self.key

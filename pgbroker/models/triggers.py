@@ -1,0 +1,161 @@
+"""
+The guards: row-level triggers with a condition, so that a legal change costs only the condition.
+
+They guard against mistakes, whoever makes them (psql and the admin too), not against attackers: any
+session can switch a pgtrigger trigger off. What must hold against those is a policy, a constraint or a
+missing grant.
+"""
+
+from typing import Any
+
+import pgtrigger
+from django.db import models
+from pgtrigger import compiler
+
+from pgbroker.states import ENTRY, TRANSITIONS, legal_pairs
+
+# What a refused statement gets: a condition of our own class, with pgbroker's code as the hint.
+ERRCODE = "PB002"
+
+
+class SchemaUpsertTriggerSql(compiler.UpsertTriggerSql):
+    """
+    The library's installation SQL with its functions in our schema, not wherever `search_path` points.
+
+    Migrations refer to this class by its path: it is frozen, like the SQL of a released migration.
+    """
+
+    def get_template(self) -> str:
+        template = super().get_template()
+        for name in ("FUNCTION {pgid}()", "PROCEDURE {execute}"):
+            assert name in template
+        return template.replace("FUNCTION {pgid}()", "FUNCTION pgbroker.{pgid}()").replace(
+            "PROCEDURE {execute}", "PROCEDURE pgbroker.{execute}"
+        )
+
+    def get_defaults(self, pgid: str) -> dict[str, str]:
+        return {**super().get_defaults(pgid), "ignore_func_name": "pgbroker._pgtrigger_should_ignore"}
+
+
+class Guard(pgtrigger.Protect):
+    """Refuse what *condition* describes, with a sentence that says what to do instead."""
+
+    def __init__(self, *, sentence: str, hint: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sentence, self.hint = sentence, hint
+
+    def get_func(self, model: type[models.Model]) -> str:
+        return (
+            f"RAISE EXCEPTION USING ERRCODE = '{ERRCODE}', MESSAGE = '{self.sentence}', HINT = '{self.hint}';"
+        )
+
+    def compile(self, model: type[models.Model]) -> compiler.Trigger:
+        return compiler.Trigger(
+            name=self.name,
+            sql=SchemaUpsertTriggerSql(
+                ignore_func_name="pgbroker._pgtrigger_should_ignore",
+                pgid=self.get_pgid(model),
+                func=self.render_func(model),
+                table=model._meta.db_table,
+                when=self.when,
+                operation=self.operation,
+                condition=self.render_condition(model),
+            ),
+        )
+
+
+def legal_transition() -> pgtrigger.Trigger:
+    """Refuse every status change that no verb in TRANSITIONS makes, whoever attempts it."""
+    pairs = ", ".join(f"({old}, {new})" for old, new in legal_pairs())
+    return Guard(
+        name="legal_transition",
+        operation=pgtrigger.UpdateOf("status"),
+        condition=pgtrigger.Condition(
+            f"OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN ({pairs})"
+        ),
+        sentence="pgbroker: no verb makes this change of status",
+        hint=f"Change jobs through the verbs: {', '.join(TRANSITIONS)}.",
+    )
+
+
+def legal_entry() -> pgtrigger.Trigger:
+    """Refuse a new row that is already running or over: a job begins with enqueue."""
+    statuses = ", ".join(str(int(status)) for status in sorted(ENTRY))
+    return Guard(
+        name="legal_entry",
+        operation=pgtrigger.Insert,
+        condition=pgtrigger.Condition(f"NEW.status NOT IN ({statuses})"),
+        sentence="pgbroker: a job begins scheduled, waiting or ready",
+        hint="Enqueue it: pgbroker.enqueue(...).",
+    )
+
+
+def numbers_only_rise() -> pgtrigger.Trigger:
+    """Refuse to lower an attempt count or a lease token, and to change what makes a job the job it is."""
+    lowered = " OR ".join(
+        f"NEW.{column} < OLD.{column}"
+        for column in ("lease_token", "attempt_count", "max_attempts", "crash_count")
+    )
+    changed = " OR ".join(
+        f"NEW.{column} <> OLD.{column}"
+        for column in ("id", "tenant_id", "job_type_id", "created_at", "declared_attempts")
+    )
+    return Guard(
+        name="numbers_only_rise",
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Condition(f"{lowered} OR {changed}"),
+        sentence="pgbroker: counts and tokens only rise; id, tenant, type and creation never change",
+        hint="Enqueue a new job instead.",
+    )
+
+
+def ended_is_final() -> pgtrigger.Trigger:
+    """Refuse to touch a job that has ended, except to retry it."""
+    return Guard(
+        name="ended_is_final",
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Condition("OLD.status >= 10 AND NEW.status = OLD.status"),
+        sentence="pgbroker: a job that has ended does not change",
+        hint="Retry it: manage.py broker_jobs retry ID.",
+    )
+
+
+def refuse_live_delete() -> pgtrigger.Trigger:
+    """Refuse to delete a job that is not over: a committed job runs until it ends."""
+    return Guard(
+        name="refuse_live_delete",
+        operation=pgtrigger.Delete,
+        condition=pgtrigger.Condition("OLD.status < 10"),
+        sentence="pgbroker: a live job is never deleted",
+        hint="Cancel it: manage.py broker_jobs cancel ID.",
+    )
+
+
+def refuse_delete(what: str) -> pgtrigger.Trigger:
+    """Refuse to delete a row that jobs and history refer to by number."""
+    return Guard(
+        name="refuse_delete",
+        operation=pgtrigger.Delete,
+        sentence=f"pgbroker: a {what} is never deleted",
+        hint="Jobs and history refer to it. Pause it instead.",
+    )
+
+
+def written_once(what: str) -> pgtrigger.Trigger:
+    """Refuse to change a row that is written once."""
+    return Guard(
+        name="written_once",
+        operation=pgtrigger.Update,
+        sentence=f"pgbroker: {what} is written once",
+        hint="Enqueue a new job instead.",
+    )
+
+
+def append_only(what: str) -> pgtrigger.Trigger:
+    """Refuse to change or delete history. Old history leaves by its partition."""
+    return Guard(
+        name="append_only",
+        operation=pgtrigger.Update | pgtrigger.Delete,
+        sentence=f"pgbroker: {what} is append-only",
+        hint="History leaves by retention, a partition at a time.",
+    )

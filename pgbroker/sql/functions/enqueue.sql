@@ -1,0 +1,61 @@
+-- Enqueue one job from SQL: psql, a trigger, another language. Returns its id.
+--
+-- A wrapper over the newest enqueue_many. Left-out options come from the type's declaration. A refusal is an
+-- error with errcode PB001 whose hint is pgbroker's error code; nothing was stored then. With notify, idle
+-- workers are woken when the transaction commits; without it polling finds the job.
+create function pgbroker.enqueue(
+    job_type text,
+    kwargs jsonb default '{}',
+    queue text default null,
+    priority int default null,
+    run_after timestamptz default null,
+    max_attempts int default null,
+    deadline timestamptz default null,
+    idempotency_key text default null,
+    idempotency_scope text default null,
+    on_conflict text default null,
+    correlation_id text default null,
+    options jsonb default null,
+    notify boolean default false
+) returns uuid
+language plpgsql volatile as $function$
+declare
+    answer record;
+    queue_id smallint;
+begin
+    if jsonb_typeof(kwargs) is distinct from 'object' then
+        raise exception 'kwargs is %, not an object of named arguments', coalesce(jsonb_typeof(kwargs), 'null')
+            using errcode = 'PB001', hint = 'invalid_argument';
+    end if;
+    select * into strict answer
+    from pgbroker.enqueue_many_1(
+        jsonb_build_array(
+            jsonb_strip_nulls(
+                jsonb_build_object(
+                    'job_type', job_type,
+                    'queue', queue,
+                    'priority', priority,
+                    'available_at', run_after,
+                    'max_attempts', max_attempts,
+                    'deadline_at', deadline,
+                    'idempotency_key', idempotency_key,
+                    'idempotency_scope', idempotency_scope,
+                    'on_conflict', on_conflict,
+                    'correlation_id', correlation_id,
+                    'options', options
+                )
+            )
+            -- Outside of the stripping: a null inside the arguments is a value.
+            || jsonb_build_object('args', jsonb_build_object('v', 1, 'args', '[]'::jsonb, 'kwargs', kwargs))
+        )
+    );
+    if answer.outcome not in ('created', 'existing') then
+        raise exception '%', coalesce(answer.detail, answer.outcome) using errcode = 'PB001', hint = answer.outcome;
+    end if;
+    if notify then
+        select job.queue_id into queue_id from pgbroker.job where job.id = answer.job_id;
+        perform pg_notify('pgbroker', queue_id::text);
+    end if;
+    return answer.job_id;
+end
+$function$;

@@ -1,0 +1,423 @@
+-- The one rule book for enqueueing: every client, in every language, comes through enqueue_many_1.
+--
+-- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
+
+-- One job to be enqueued, resolved and checked. outcome is null as long as nothing speaks against making it.
+create type pgbroker.enqueue_entry_1 as (
+    ordinal int,
+    id uuid,
+    queue_id smallint,
+    job_type_id int,
+    type_version int,
+    args jsonb,
+    options jsonb,
+    priority smallint,
+    max_attempts int,
+    available_at timestamptz,
+    deadline_at timestamptz,
+    idempotency_key text,
+    idempotency_scope text,
+    on_conflict text,
+    digest bytea,
+    principal text,
+    correlation_id text,
+    traceparent text,
+    tags text[],
+    lane text,
+    outcome text,
+    detail text
+);
+
+-- Read the caller's array: names become ids, what the caller left out comes from the type's declaration,
+-- and each row that cannot be stored carries the code and the reason.
+create function pgbroker.enqueue_entries_1(jobs jsonb) returns setof pgbroker.enqueue_entry_1
+language sql stable as $function$
+    with known_type as (
+        select name as called, id, version, defaults from pgbroker.job_type
+        union all
+        select alias, id, version, defaults from pgbroker.job_type, unnest(aliases) as alias
+    ),
+    given as materialized (
+        select
+            entry.*,
+            job_type.id as job_type_id,
+            coalesce(entry.type_version, job_type.version) as version,
+            queue.id as queue_id,
+            coalesce(entry.priority, (job_type.defaults ->> 'priority')::int, 0) as chosen_priority,
+            coalesce(entry.max_attempts, (job_type.defaults ->> 'max_attempts')::int, 5) as chosen_attempts,
+            coalesce(entry.idempotency_scope, 'held') as chosen_scope,
+            coalesce(entry.on_conflict, 'return') as chosen_conflict
+        from rows from (
+            jsonb_to_recordset(jobs) as (
+                id uuid,
+                job_type text,
+                queue text,
+                args jsonb,
+                type_version int,
+                options jsonb,
+                priority int,
+                max_attempts int,
+                available_at timestamptz,
+                delay_seconds double precision,
+                deadline_at timestamptz,
+                deadline_seconds double precision,
+                idempotency_key text,
+                idempotency_scope text,
+                on_conflict text,
+                principal text,
+                correlation_id text,
+                traceparent text,
+                tags text[],
+                lane text
+            )
+        ) with ordinality as entry
+        left join known_type as job_type on job_type.called = entry.job_type
+        left join pgbroker.queue
+            on queue.name = coalesce(entry.queue, job_type.defaults ->> 'queue', 'default')
+    )
+    select
+        ordinality::int,
+        coalesce(id, pgbroker.uuid7_1()),
+        queue_id,
+        job_type_id,
+        version,
+        coalesce(args, '{"v": 1, "args": [], "kwargs": {}}'),
+        options,
+        case when chosen_priority between -100 and 100 then chosen_priority::smallint end,
+        chosen_attempts,
+        coalesce(available_at, statement_timestamp() + delay_seconds * interval '1 second'),
+        coalesce(deadline_at, statement_timestamp() + deadline_seconds * interval '1 second'),
+        idempotency_key,
+        chosen_scope,
+        chosen_conflict,
+        case
+            when idempotency_key is not null then sha256(
+                convert_to(
+                    jsonb_build_array(args, chosen_priority, chosen_attempts, options -> 'backoff')::text,
+                    'UTF8'
+                )
+            )
+        end,
+        principal,
+        correlation_id,
+        traceparent,
+        tags,
+        lane,
+        case
+            when job_type_id is null then 'unknown_job_type'
+            when queue_id is null then 'unknown_queue'
+            when chosen_priority not between -100 and 100 then 'invalid_option'
+            when chosen_attempts not between 1 and 10000 then 'invalid_option'
+            when length(idempotency_key) not between 1 and 255 then 'invalid_option'
+            when chosen_scope not in ('held', 'live', 'retained') then 'invalid_option'
+            when chosen_conflict not in ('return', 'reject') then 'invalid_option'
+        end,
+        case
+            when job_type_id is null then format('there is no job type %s', quote_nullable(job_type))
+            when queue_id is null then format('there is no queue %s', quote_nullable(queue))
+            when chosen_priority not between -100 and 100 then format('priority %s is outside -100 to 100', chosen_priority)
+            when chosen_attempts not between 1 and 10000 then format('max_attempts %s is outside 1 to 10000', chosen_attempts)
+            when length(idempotency_key) not between 1 and 255 then 'idempotency_key is empty or longer than 255 characters'
+            when chosen_scope not in ('held', 'live', 'retained') then format('idempotency_scope %s is not held, live or retained', quote_nullable(chosen_scope))
+            when chosen_conflict not in ('return', 'reject') then format('on_conflict %s is not return or reject', quote_nullable(chosen_conflict))
+        end
+    from given
+    order by ordinality
+$function$;
+
+-- Decide who holds the idempotency keys: an entry either gets its key, or learns who has it.
+--
+-- Keys are taken in sorted order, so two calls never wait for each other. A key that another transaction is
+-- just taking is waited for: if that one rolls back it is no holder. A key whose job let go of it changes
+-- hands under its row lock; the job's status is read in a later statement than the wait, because the
+-- statement that waited sees what was true before.
+create function pgbroker.enqueue_hold_keys_1(entries pgbroker.enqueue_entry_1[])
+returns pgbroker.enqueue_entry_1[]
+language plpgsql volatile as $function$
+declare
+    tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    undecided int[];
+    won int[];
+    round int := 0;
+begin
+    undecided := array(
+        select distinct on (entry.job_type_id, entry.idempotency_key) entry.ordinal
+        from unnest(entries) as entry
+        where entry.idempotency_key is not null and entry.outcome is null
+        order by entry.job_type_id, entry.idempotency_key, entry.ordinal
+    );
+    while cardinality(undecided) > 0 loop
+        round := round + 1;
+        if round > 10 then
+            -- Ten times in a row a holder vanished between two statements: somebody deletes keys in a loop.
+            raise exception 'idempotency keys are contended' using errcode = '40001';
+        end if;
+
+        with taken as (
+            insert into pgbroker.idempotency (tenant_id, job_type_id, key, job_id, digest, scope)
+            select tenant, entry.job_type_id, entry.idempotency_key, entry.id, entry.digest, entry.idempotency_scope
+            from unnest(entries) as entry
+            join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal
+            order by entry.job_type_id, entry.idempotency_key
+            on conflict (tenant_id, job_type_id, key) do nothing
+            returning job_id
+        )
+        select array_agg(entry.ordinal)
+        into won
+        from taken
+        join unnest(entries) as entry on entry.id = taken.job_id
+        join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal;
+        undecided := array(select unnest(undecided) except select unnest(won));
+        exit when cardinality(undecided) = 0;
+
+        -- Wait only where the holder seems to let go: a plain duplicate takes no lock.
+        perform
+        from pgbroker.idempotency as held
+        join unnest(entries) as entry
+            on held.job_type_id = entry.job_type_id
+            and held.key = entry.idempotency_key
+        join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal
+        left join pgbroker.job on job.id = held.job_id
+        where held.tenant_id = tenant
+          and not pgbroker.holds_key_1(held.scope, job.status)
+        order by held.job_type_id, held.key
+        for update of held;
+
+        with holder as materialized (
+            select
+                entry.ordinal,
+                held.job_type_id,
+                held.key,
+                held.job_id,
+                held.digest = entry.digest as same_body,
+                pgbroker.holds_key_1(held.scope, job.status) as holds
+            from pgbroker.idempotency as held
+            join unnest(entries) as entry
+                on held.job_type_id = entry.job_type_id
+                and held.key = entry.idempotency_key
+            join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal
+            left join pgbroker.job on job.id = held.job_id
+            where held.tenant_id = tenant
+        ),
+        passed_on as (
+            update pgbroker.idempotency as held
+            set job_id = entry.id,
+                digest = entry.digest,
+                scope = entry.idempotency_scope,
+                created_at = statement_timestamp()
+            from holder
+            join unnest(entries) as entry on entry.ordinal = holder.ordinal
+            where not holder.holds
+              and held.tenant_id = tenant
+              and held.job_type_id = holder.job_type_id
+              and held.key = holder.key
+              -- Let go after the lock step looked: next round.
+              and held.job_id = holder.job_id
+            returning holder.ordinal
+        ),
+        decided as (
+            select ordinal, true as won, null::uuid as job_id, true as same_body from passed_on
+            union all
+            select ordinal, false, job_id, same_body from holder where holds
+        ),
+        kept as (
+            select array_agg(
+                case
+                    when decided.won is not false then entry
+                    else pgbroker.enqueue_answer_1(entry, decided.job_id, decided.same_body)
+                end
+                order by entry.ordinal
+            ) as entries
+            from unnest(entries) as entry
+            left join decided on decided.ordinal = entry.ordinal
+        )
+        select kept.entries, array(select unnest(undecided) except select ordinal from decided)
+        into entries, undecided
+        from kept;
+    end loop;
+
+    -- Later rows of the same call with the same key follow the first of them.
+    return array(
+        select
+            case
+                when (entry).idempotency_key is null or (entry).ordinal = (first).ordinal then entry
+                when (entry).outcome is not null then entry
+                else pgbroker.enqueue_answer_1(
+                    entry,
+                    (first).id,
+                    (first).digest = (entry).digest and coalesce((first).outcome, 'existing') = 'existing'
+                )
+            end
+        from (
+            select
+                entry,
+                first_value(entry) over (
+                    partition by (entry).job_type_id, (entry).idempotency_key
+                    order by (entry).ordinal
+                ) as first
+            from unnest(entries) as entry
+        ) as each
+        order by (entry).ordinal
+    );
+end
+$function$;
+
+-- Tell whether a job with this status still holds a key of this scope; a job that is gone holds none.
+create function pgbroker.holds_key_1(scope text, status smallint) returns boolean
+language sql immutable as $function$
+    select status is not null and case scope
+        when 'retained' then true
+        when 'live' then status < 10
+        else status <= 10 /* completed */
+    end
+$function$;
+
+-- What an entry hears when its key is taken: the holder, or a conflict when the bodies differ.
+create function pgbroker.enqueue_answer_1(entry pgbroker.enqueue_entry_1, holder uuid, same_body boolean)
+returns pgbroker.enqueue_entry_1
+language plpgsql immutable as $function$
+begin
+    entry.id := holder;
+    if same_body and entry.on_conflict = 'return' then
+        entry.outcome := 'existing';
+    else
+        entry.outcome := 'idempotency_conflict';
+        entry.detail := format(
+            'idempotency key %L is held by job %s%s',
+            entry.idempotency_key, holder, case when same_body then '' else ' with a different body' end
+        );
+    end if;
+    return entry;
+end
+$function$;
+
+-- Enqueue every job of a JSON array in the caller's transaction and return one row per entry, in order.
+--
+-- Keys of an entry: job_type (required), queue, args {"v": 1, "args": [], "kwargs": {}}, type_version, options,
+-- priority, max_attempts, available_at or delay_seconds, deadline_at or deadline_seconds, idempotency_key,
+-- idempotency_scope (held, live, retained), on_conflict (return, reject), principal, correlation_id,
+-- traceparent, tags, lane, id.
+--
+-- outcome is created, existing (the key's or the id's job is returned) or an error code, with the reason in
+-- detail: one bad row does not sink the others. The tenant is the session's pgbroker.tenant_id. At REPEATABLE
+-- READ and above a contended key fails with a serialisation error (40001): run the transaction again.
+create function pgbroker.enqueue_many_1(jobs jsonb)
+returns table (ordinal int, job_id uuid, outcome text, detail text)
+language plpgsql volatile as $function$
+declare
+    tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    entries pgbroker.enqueue_entry_1[];
+    made uuid[];
+    wanted int;
+begin
+    entries := array(select entry from pgbroker.enqueue_entries_1(jobs) as entry);
+    if jsonb_path_exists(jobs, '$[*].idempotency_key ? (@ != null)') then
+        entries := pgbroker.enqueue_hold_keys_1(entries);
+    end if;
+
+    with new_job as (
+        insert into pgbroker.job (
+            id, queue_id, job_type_id, tenant_id, status, priority, ready_at, available_at,
+            max_attempts, declared_attempts, deadline_at, lane
+        )
+        select
+            entry.id,
+            entry.queue_id,
+            entry.job_type_id,
+            tenant,
+            case when entry.available_at > statement_timestamp() then 0 /* scheduled */ else 2 /* ready */ end,
+            entry.priority,
+            -- Each row its own instant: a claim that remembers where it stopped must tell them apart.
+            case
+                when entry.available_at > statement_timestamp() then null
+                else statement_timestamp() + entry.ordinal * interval '1 microsecond'
+            end,
+            case when entry.available_at > statement_timestamp() then entry.available_at end,
+            entry.max_attempts,
+            entry.max_attempts,
+            entry.deadline_at,
+            entry.lane
+        from unnest(entries) as entry
+        where entry.outcome is null
+        on conflict (id) do nothing
+        returning job.id
+    ),
+    -- The rows are inserted with the caller's ids, so what came back tells which of them are new.
+    new_payload as (
+        insert into pgbroker.job_payload (
+            job_id, tenant_id, type_version, args, options, idempotency_key, principal,
+            correlation_id, traceparent, tags
+        )
+        select
+            entry.id, tenant, entry.type_version, entry.args, entry.options, entry.idempotency_key,
+            entry.principal, entry.correlation_id, entry.traceparent, entry.tags
+        from unnest(entries) as entry
+        join new_job on new_job.id = entry.id
+        where entry.outcome is null
+        on conflict do nothing
+    ),
+    new_priority as (
+        insert into pgbroker.queue_priority (queue_id, priority)
+        select distinct entry.queue_id, entry.priority
+        from unnest(entries) as entry
+        where entry.outcome is null
+          and not exists (
+              select
+              from pgbroker.queue_priority as known
+              where known.queue_id = entry.queue_id and known.priority = entry.priority
+          )
+    )
+    select array_agg(new_job.id) into made from new_job;
+
+    select count(*) into wanted from unnest(entries) as entry where entry.outcome is null;
+    if wanted > coalesce(cardinality(made), 0) then
+        return query select * from pgbroker.enqueue_again_1(jobs, entries, made);
+        return;
+    end if;
+    return query
+        select entry.ordinal, entry.id, coalesce(entry.outcome, 'created'), entry.detail
+        from unnest(entries) as entry;
+end
+$function$;
+
+-- Finish a call in which some ids already existed. Ours: the stored job is the answer, which makes a
+-- repeated call with the same id harmless. Another tenant's: the job is made under a new id, so that the
+-- answer never tells whether a foreign id exists.
+create function pgbroker.enqueue_again_1(jobs jsonb, entries pgbroker.enqueue_entry_1[], made uuid[])
+returns table (ordinal int, job_id uuid, outcome text, detail text)
+language plpgsql volatile as $function$
+declare
+    tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    entry pgbroker.enqueue_entry_1;
+    seen uuid[] := '{}';
+    fresh uuid;
+begin
+    foreach entry in array entries loop
+        if entry.outcome is null and entry.id = any (made) and not entry.id = any (seen) then
+            seen := seen || entry.id;
+            return query select entry.ordinal, entry.id, 'created'::text, null::text;
+        elsif entry.outcome is null and exists (
+            select from pgbroker.job where job.id = entry.id and job.tenant_id = tenant
+        ) then
+            return query select entry.ordinal, entry.id, 'existing'::text, null::text;
+        elsif entry.outcome is null then
+            fresh := pgbroker.uuid7_1();
+            update pgbroker.idempotency as held
+            set job_id = fresh
+            where held.tenant_id = tenant
+              and held.job_type_id = entry.job_type_id
+              and held.key = entry.idempotency_key
+              and held.job_id = entry.id;
+            return query
+                select entry.ordinal, again.job_id, again.outcome, again.detail
+                from pgbroker.enqueue_many_1(
+                    jsonb_build_array(
+                        (jobs -> (entry.ordinal - 1)) - 'idempotency_key' || jsonb_build_object('id', fresh)
+                    )
+                ) as again;
+        else
+            return query select entry.ordinal, entry.id, entry.outcome, entry.detail;
+        end if;
+    end loop;
+end
+$function$;

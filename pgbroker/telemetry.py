@@ -1,0 +1,85 @@
+"""
+The catalogue of facts pgbroker tells, and how to hear them.
+
+Code emits one event a fact; logs, metrics and spans subscribe. Nothing here knows who listens, and a
+listener that fails is reported once and never disturbs the work.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+KEYS = (
+    "event",
+    "job_id",
+    "job_type",
+    "queue",
+    "tenant_id",
+    "attempt_no",
+    "lease_token",
+    "worker_id",
+    "correlation_id",
+    "duration_seconds",
+    "error_code",
+)
+
+# event -> (level, what it says). The level is advice for whoever writes lines.
+EVENTS: dict[str, tuple[int, str]] = {
+    "job.enqueued": (logging.DEBUG, "job enqueued"),
+    "attempt.started": (logging.DEBUG, "attempt started"),
+    "attempt.settled": (logging.INFO, "attempt settled"),
+    "attempt.lease_lost": (logging.WARNING, "lease lost: the outcome was refused"),
+    "attempt.reaped": (logging.WARNING, "lease expired: the attempt was taken back"),
+    "attempt.released": (logging.INFO, "attempt handed back unharmed"),
+    "attempt.abandoned": (logging.WARNING, "handler ignored its stop signal and was abandoned"),
+    "job.unknown_type": (logging.WARNING, "job of a type this worker does not know was put back"),
+    "job.expired": (logging.INFO, "job passed its deadline before it ran"),
+    "worker.started": (logging.INFO, "worker started"),
+    "worker.draining": (logging.INFO, "worker stopped claiming and drains"),
+    "worker.stopped": (logging.INFO, "worker stopped"),
+    "worker.connection_lost": (logging.WARNING, "database connection lost; will reconnect"),
+    "worker.reconnected": (logging.INFO, "database connection is back"),
+    "worker.loop_failed": (logging.ERROR, "a worker loop failed and will try again"),
+    "notify.failed": (logging.WARNING, "wake-up could not be sent; polling finds the jobs"),
+    "partitions.failed": (logging.WARNING, "history partitions could not be created ahead"),
+}
+
+Listener = Callable[[str, dict[str, Any]], None]
+Wants = Callable[[str], bool]
+
+_log = logging.getLogger("pgbroker.telemetry")
+_listeners: list[tuple[Listener, Wants]] = []
+
+
+def subscribe(listener: Listener, *, wants: Wants = lambda event: True) -> Callable[[], None]:
+    """
+    Call *listener(event, keys)* for each event that *wants* accepts; returns how to unsubscribe.
+
+    Listeners run in the thread that emits, so they must be quick; *wants* must be cheap, since hot
+    paths ask it before they gather the keys.
+    """
+    entry = (listener, wants)
+    _listeners.append(entry)
+
+    def unsubscribe() -> None:
+        if entry in _listeners:
+            _listeners.remove(entry)
+
+    return unsubscribe
+
+
+def wanted(event: str) -> bool:
+    """Tell whether anybody listens for *event*, so that a hot path can leave the keys ungathered."""
+    return any(wants(event) for _, wants in _listeners)
+
+
+def emit(event: str, **keys: Any) -> None:
+    """Tell a fact of the catalogue to whoever listens."""
+    assert event in EVENTS, event
+    for listener, wants in list(_listeners):
+        if not wants(event):
+            continue
+        try:
+            listener(event, keys)
+        except Exception:
+            _log.exception("a telemetry listener failed on %s", event)
