@@ -53,19 +53,15 @@ def prepare() -> Path:
     lock = _open_lock(place)
     python = place / "bin" / "python"
     while True:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        _acquire(lock, fcntl.LOCK_SH, place)
         if _is_ready(place):
             os.set_inheritable(lock, True)
             return python
-        # Not an upgrade in place, which two terminals could try at once and wait for each other for ever.
+        # Let go first: two terminals that both kept a shared lock would wait for each other for ever.
         fcntl.flock(lock, fcntl.LOCK_UN)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"waiting for another command to make {place.name}, or to stop using it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        _acquire(lock, fcntl.LOCK_EX, place)
         if not _is_ready(place):
-            _make(place)
+            _make(place, lock)
 
 
 def _open_lock(place: Path) -> int:
@@ -77,6 +73,14 @@ def _open_lock(place: Path) -> int:
         raise EnvironmentProblem(
             f"{path} cannot be made: {error.strerror}. Set PGBROKER_VENV to a directory that you may write."
         ) from error
+
+
+def _acquire(lock: int, mode: int, place: Path) -> None:
+    try:
+        fcntl.flock(lock, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _say(f"waiting for another command that makes {place.name}, or uses it as it was before a change")
+        fcntl.flock(lock, mode)
 
 
 def _wanted() -> dict[str, str]:
@@ -98,7 +102,7 @@ def _is_ready(place: Path) -> bool:
     return made == _wanted() and (place / "bin" / "python").exists()
 
 
-def _make(place: Path) -> None:
+def _make(place: Path, lock: int) -> None:
     for module in ("venv", "ensurepip"):
         if importlib.util.find_spec(module) is None:
             version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -111,12 +115,12 @@ def _make(place: Path) -> None:
     _say(f"making {place.name} with Python {sys.version.split()[0]} (once; it takes about a minute)")
     place.mkdir(parents=True, exist_ok=True)
     (place / OURS).touch()
-    _run([os.path.realpath(sys._base_executable), "-m", "venv", str(place)], "venv")
+    _run([os.path.realpath(sys._base_executable), "-m", "venv", str(place)], "venv", lock)
     install = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
     # --no-deps, since the lock names everything; --no-compile, since most of it is never imported;
     # --only-binary, so that no compiler is needed and no code of a package runs here.
     install += ["--disable-pip-version-check", "--no-compile", "--no-deps", "--only-binary=:all:"]
-    _run([*install, "--require-hashes", "--requirement", str(LOCK_FILE)], "pip")
+    _run([*install, "--require-hashes", "--requirement", str(LOCK_FILE)], "pip", lock)
     # The checkout itself, importable from any working directory.
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "pgbroker-checkout.pth").write_text(f"{CHECKOUT}\n")
@@ -146,8 +150,12 @@ def _clear(place: Path) -> None:
             entry.unlink()
 
 
-def _run(command: list[str], name: str) -> None:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+def _run(command: list[str], name: str, lock: int) -> None:
+    # The command has the lock as well: when this process alone is killed, pip goes on writing, and the
+    # next one must wait for it.
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, pass_fds=[lock]
+    )
     if done.returncode != 0:
         raise EnvironmentProblem(
             f"{name} failed. What it said:\n{done.stdout.strip()}\n\n"

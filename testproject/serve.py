@@ -27,7 +27,7 @@ def main() -> int:
     print(f"DATABASE_URL='{url(running, embedded_pg.ROLE)}'")
     print(f"as superuser: '{url(running, embedded_pg.SUPERUSER)}'")
     print(
-        f"PostgreSQL {running.cluster.binaries.version}, log {running.cluster.log}. Ctrl-C ends it.",
+        f"PostgreSQL {running.cluster.programs.version}, log {running.cluster.log}. Ctrl-C ends it.",
         flush=True,
     )
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
