@@ -4,6 +4,10 @@
 # host project need not list pgtrigger itself.
 import pgtrigger.apps
 from django.apps import AppConfig, apps
+from django.db.backends.signals import connection_created
+from django.core.signals import setting_changed
+
+from pgbroker import conf, db
 
 
 class PgBrokerConfig(AppConfig):
@@ -15,7 +19,9 @@ class PgBrokerConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Finish what django-pgtrigger needs when it is not installed itself."""
+        """Connect what must hear of connections and settings, and finish django-pgtrigger's set-up."""
+        connection_created.connect(db.carry_scope, dispatch_uid="pgbroker.carry_scope")
+        setting_changed.connect(conf.forget, dispatch_uid="pgbroker.forget_settings")
         if not apps.is_installed("pgtrigger"):
             pgtrigger.apps.patch_migrations()
             pgtrigger.apps.patch_schema_editor()

@@ -47,10 +47,10 @@ begin
                 cross join lateral pg_get_expr(
                     (select relpartbound from pg_class where oid = inhrelid), inhrelid
                 ) as bound (text)
-                cross join lateral regexp_match(bound.text, 'FROM \(''(.*)''\) TO \(''(.*)''\)') as range (ends)
+                cross join lateral regexp_match(bound.text, 'FROM \(''(.*)''\) TO \(''(.*)''\)') as range (pair)
                 where inhparent = format('pgbroker.%I', parent)::regclass
-                  and range.ends is not null
-                  and tstzrange(range.ends[1]::timestamptz, range.ends[2]::timestamptz) && tstzrange(starts, ends)
+                  and range.pair is not null
+                  and tstzrange(range.pair[1]::timestamptz, range.pair[2]::timestamptz) && tstzrange(starts, ends)
             ) into taken;
             continue when taken;
             execute format(

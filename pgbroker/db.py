@@ -1,0 +1,353 @@
+"""
+Run the statements: the only module that touches a cursor or a `pgbroker.*` setting.
+
+Every statement travels with its scope in one psycopg pipeline: one implicit transaction, one round
+trip. The settings are local to that transaction, so no connection ever remembers a tenant.
+
+A worker's loops own a `Session`, a plain psycopg connection; everything else uses Django's connection
+of the alias and takes part in the caller's transaction.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, TypeVar
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+import psycopg
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import errors as pg_errors
+from psycopg.abc import Query
+
+from pgbroker import correlation, sql
+from pgbroker.conf import settings
+from pgbroker.errors import NotPostgreSQL
+
+T = TypeVar("T")
+Row = Callable[[Sequence[Any]], T]
+
+_log = logging.getLogger("pgbroker.db")
+
+# A deadlock victim or a failed serialisation did nothing: outside of a caller's transaction it runs again.
+REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure)
+REPEATS = 5
+
+# Transaction-local, in the same round trip: planning is nothing beside a batch, a generic plan is four times
+# slower, and the plan must not change with the size of the table.
+_PLAN = (
+    "set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'off', true), "
+    "set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), "
+    "set_config('jit', 'off', true)"
+)
+# Remember what was set before, for callers' transactions; evaluated left to right, in one statement.
+_REMEMBER = (
+    "set_config('pgbroker.outer_scope', coalesce(current_setting('pgbroker.scope', true), ''), true), "
+    "set_config('pgbroker.outer_tenant', coalesce(current_setting('pgbroker.tenant_id', true), ''), true)"
+)
+_RESTORE = (
+    "select set_config('pgbroker.scope', current_setting('pgbroker.outer_scope'), true), "
+    "set_config('pgbroker.tenant_id', current_setting('pgbroker.outer_tenant'), true)"
+)
+_JSONB_OID = 3802
+
+# Tests put a callable here to fail or pause at a chosen statement: called with the moment and the name.
+fault: Callable[[str, str], None] | None = None
+
+
+@cache
+def _scope_text(scope: str, hot: bool, events: str, tenant_given: bool, remember: bool) -> str:
+    """Write the statement that goes before another one; empty when there is nothing to set."""
+    parts = [_REMEMBER] if remember else []
+    if scope == "all":
+        parts.append("set_config('pgbroker.scope', 'all', true)")
+    elif tenant_given:
+        parts.append("set_config('pgbroker.scope', '', true)")
+        parts.append("set_config('pgbroker.tenant_id', %s, true)")
+    elif not remember:
+        parts = []
+    if events != "terminal":
+        parts.append(f"set_config('pgbroker.events', '{events}', true)")
+    if hot:
+        parts.append(_PLAN)
+    return f"select {', '.join(parts)}" if parts else ""
+
+
+def _scope_of(statement: sql.Statement) -> tuple[str, str | None]:
+    """Decide the scope of a statement: its own, widened by `scope_all()`, or the context's tenant."""
+    if statement.scope == "none":
+        return "none", None
+    if statement.scope == "all" or correlation.scope_all.get():
+        return "all", None
+    return "tenant", correlation.tenant.get()
+
+
+class Session:
+    """
+    A worker thread's own connection to an alias: plain psycopg, autocommit, never shared.
+
+    It connects at first use and after `drop()`. It honours the alias's OPTIONS, `assume_role` too.
+    """
+
+    def __init__(self, alias: str, *, purpose: str) -> None:
+        self.alias, self.purpose = alias, purpose
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._prepare = True
+
+    @property
+    def connection(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """The open connection; connects when there is none. Raises psycopg.OperationalError."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        wrapper = connections[self.alias]
+        if wrapper.vendor != "postgresql":
+            raise NotPostgreSQL(
+                f"database alias {self.alias!r} is {wrapper.vendor}. pgbroker needs PostgreSQL.", alias=self.alias
+            )
+        parameters = wrapper.get_connection_params()
+        # Django's own cursors, loaders and settings are for Django's connections.
+        for name in ("cursor_factory", "context", "prepare_threshold", "autocommit"):
+            parameters.pop(name, None)
+        options = wrapper.settings_dict.get("OPTIONS", {})
+        # The two ways a project says that a transaction pooler stands in between.
+        self._prepare = not (
+            wrapper.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+            or ("prepare_threshold" in options and options["prepare_threshold"] is None)
+        )
+        parameters.setdefault("connect_timeout", 10)
+        parameters.setdefault("application_name", f"pgbroker {self.purpose}")
+        connection = psycopg.connect(
+            **parameters, autocommit=True, prepare_threshold=5 if self._prepare else None
+        )
+        if role := options.get("assume_role"):
+            connection.execute(psycopg.sql.SQL("set role {}").format(psycopg.sql.Identifier(role)))
+        return connection
+
+    def drop(self) -> None:
+        """Close the connection, whatever state it is in; the next use opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except psycopg.Error:
+                _log.debug("closing a broken connection failed", exc_info=True)
+
+    def run(self, statement: sql.Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Run one statement in its scope, in one round trip, and return its rows."""
+        connection = self.connection
+        scope, tenant = _scope_of(statement)
+        before = _scope_text(scope, statement.hot, settings().EVENTS, tenant is not None, False)
+        prepare = True if self._prepare else None
+        cursor = connection.cursor()
+        if not before:
+            cursor.execute(statement.text.encode(), parameters, prepare=prepare)
+        else:
+            with connection.pipeline():
+                connection.cursor().execute(
+                    before.encode(), None if tenant is None else (tenant,), prepare=prepare
+                )
+                cursor.execute(statement.text.encode(), parameters, prepare=prepare)
+        return cursor.fetchall() if cursor.description else []
+
+
+def fetch(
+    name: str, parameters: Mapping[str, Any], row: Row[T], *, using: "str | Session" = "default"
+) -> list[T]:
+    """
+    Run the statement *name* in its scope and return its rows, each made by *row*.
+
+    On an alias it uses Django's connection and takes part in the caller's transaction; on a `Session`
+    it commits by itself. A deadlock or a failed serialisation is repeated where nothing else is lost
+    with it, that is outside of a caller's transaction.
+    """
+    statement = sql.load(name)
+    on_session = isinstance(using, Session)
+    repeats = REPEATS if on_session or connections[using].get_autocommit() else 1
+    for attempt in range(1, repeats + 1):
+        if fault is not None:
+            fault("before", name)
+        try:
+            rows = (
+                using.run(statement, parameters)
+                if isinstance(using, Session)
+                else _run_on_django(connections[using], statement, parameters)
+            )
+        except Exception as error:
+            if attempt < repeats and isinstance(error.__cause__ or error, REPEATABLE):
+                continue
+            raise
+        if fault is not None:
+            fault("after", name)
+        return [row(values) for values in rows]
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _run_on_django(
+    wrapper: BaseDatabaseWrapper, statement: sql.Statement, parameters: Mapping[str, Any]
+) -> list[Sequence[Any]]:
+    """Run one statement on Django's connection; in a caller's transaction its scope is put back after it."""
+    if wrapper.vendor != "postgresql":
+        raise NotPostgreSQL(
+            f"database alias {wrapper.alias!r} is {wrapper.vendor}. pgbroker needs PostgreSQL; "
+            'name the right aliases in PGBROKER["DATABASES"].',
+            alias=wrapper.alias,
+        )
+    scope, tenant = _scope_of(statement)
+    hot = statement.hot and wrapper.get_autocommit()
+    inside = not wrapper.get_autocommit() and (scope == "all" or tenant is not None)
+    before = _scope_text(scope, hot, settings().EVENTS, tenant is not None, inside)
+    with unscoped(), wrapper.cursor() as cursor:
+        if not before:
+            cursor.execute(statement.text, parameters)
+            rows = cursor.fetchall() if cursor.description else []
+        else:
+            with wrapper.cursor() as setter, wrapper.cursor() as restorer, wrapper.wrap_database_errors:
+                with wrapper.connection.pipeline():
+                    setter.execute(before, None if tenant is None else (tenant,))
+                    cursor.execute(statement.text, parameters)
+                    if inside:
+                        restorer.execute(_RESTORE)
+                rows = cursor.fetchall() if cursor.description else []
+        # Django's connections hand jsonb over as text, ours as Python values.
+        encoded = [
+            place for place, column in enumerate(cursor.description or ()) if column.type_code == _JSONB_OID
+        ]
+    return [_decoded(values, encoded) for values in rows] if encoded else rows
+
+
+def _decoded(values: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
+    changed = list(values)
+    for place in places:
+        if isinstance(changed[place], str):
+            changed[place] = json.loads(changed[place])
+    return changed
+
+
+# ------------------------------------------------------------------ the tenant around everybody's statements
+
+
+class unscoped(AbstractContextManager[None]):  # noqa: N801 - reads as a verb where it is used
+    """Keep `scope_statement` away from statements that carry their scope themselves."""
+
+    def __enter__(self) -> None:
+        self._token = _carried.set(True)
+
+    def __exit__(self, *_: object) -> None:
+        _carried.reset(self._token)
+
+
+_carried: ContextVar[bool] = ContextVar("pgbroker_scope_carried", default=False)
+
+# What a named cursor left set in a caller's transaction, to be put back when its context ends.
+_left_set: "WeakKeyDictionary[BaseDatabaseWrapper, tuple[str, str]]" = WeakKeyDictionary()
+
+
+def scope_statement(
+    execute: Callable[..., Any], query: Query, parameters: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    """
+    Send the context's tenant (or scope all) along with a statement of the ORM or the project.
+
+    An execute wrapper on every broker alias. Without a context it adds nothing: the database reads a
+    missing tenant as "default". In a caller's transaction what was set is put back in the same trip.
+    """
+    tenant, everything = correlation.tenant.get(), correlation.scope_all.get()
+    if (tenant is None and not everything) or _carried.get():
+        return execute(query, parameters, many, context)
+    wrapper: BaseDatabaseWrapper = context["connection"]
+    if _is_transaction_control(query):
+        return execute(query, parameters, many, context)
+    scope = "all" if everything else "tenant"
+    setter_parameters = None if everything else (tenant,)
+    if isinstance(getattr(context["cursor"], "cursor", None), psycopg.ServerCursor):
+        return _scope_named_cursor(execute, query, parameters, many, context, scope, setter_parameters)
+    inside = not wrapper.get_autocommit()
+    before = _scope_text(scope, False, settings().EVENTS, not everything, inside)
+    with unscoped(), wrapper.cursor() as setter, wrapper.cursor() as restorer, wrapper.wrap_database_errors:
+        with nullcontext() if many else wrapper.connection.pipeline():
+            setter.execute(before, setter_parameters)
+            answer = execute(query, parameters, many, context)
+            if inside:
+                restorer.execute(_RESTORE)
+    return answer
+
+
+def _is_transaction_control(query: Query) -> bool:
+    """Tell savepoint statements: between them a pipeline of settings would only get in the way."""
+    return isinstance(query, str) and query.startswith(("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO"))
+
+
+def _scope_named_cursor(
+    execute: Callable[..., Any],
+    query: Query,
+    parameters: Any,
+    many: bool,
+    context: dict[str, Any],
+    scope: str,
+    setter_parameters: tuple[Any, ...] | None,
+) -> Any:
+    """
+    Scope a server-side cursor (`.iterator()`): psycopg sends no named cursor through a pipeline.
+
+    In autocommit the cursor is WITH HOLD: its rows are made when this little transaction commits. In a
+    caller's transaction they are made while they are fetched, so the scope stays until the context ends.
+    """
+    from django.db import transaction
+
+    wrapper: BaseDatabaseWrapper = context["connection"]
+    before = _scope_text(scope, False, settings().EVENTS, setter_parameters is not None, False)
+    if wrapper.get_autocommit():
+        with unscoped(), transaction.atomic(using=wrapper.alias), wrapper.cursor() as setter:
+            setter.execute(before, setter_parameters)
+            return execute(query, parameters, many, context)
+    with unscoped(), wrapper.cursor() as setter:
+        if wrapper not in _left_set:
+            setter.execute(
+                "select coalesce(current_setting('pgbroker.scope', true), ''), "
+                "coalesce(current_setting('pgbroker.tenant_id', true), '')"
+            )
+            scope_before, tenant_before = setter.fetchone()
+            _left_set[wrapper] = (scope_before, tenant_before)
+        setter.execute(before, setter_parameters)
+    return execute(query, parameters, many, context)
+
+
+def put_back() -> None:
+    """Undo what named cursors left set in callers' transactions of this thread."""
+    if not _left_set:
+        return
+    for wrapper in connections.all(initialized_only=True):
+        before = _left_set.pop(wrapper, None)
+        if before is None or wrapper.connection is None or wrapper.get_autocommit() or wrapper.needs_rollback:
+            continue
+        with unscoped(), wrapper.cursor() as setter:
+            setter.execute(
+                "select set_config('pgbroker.scope', %s, true), set_config('pgbroker.tenant_id', %s, true)",
+                before,
+            )
+
+
+def carry_scope(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
+    """Install `scope_statement` on a broker alias's connection; receiver of `connection_created`."""
+    if connection.alias in settings().DATABASES and scope_statement not in connection.execute_wrappers:
+        connection.execute_wrappers.append(scope_statement)
+
+
+def listen(session: Session, channel: str = "pgbroker") -> psycopg.Connection[tuple[Any, ...]]:
+    """Listen for wake-ups on a session's connection and return it for `notifies()`."""
+    connection = session.connection
+    connection.execute(psycopg.sql.SQL("listen {}").format(psycopg.sql.Identifier(channel)))
+    return connection
+
+
+def array(values: Sequence[object]) -> str:
+    """Write an array literal of numbers or uuids: ten times faster than adapting a list element by element."""
+    return "{" + ",".join(map(str, values)) + "}"
+

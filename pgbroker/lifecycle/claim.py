@@ -1,0 +1,50 @@
+"""claim: ready -> running."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from pgbroker import db
+from pgbroker.lease import Lease
+
+# A lane's bound: the (ready_at, id) this worker took last there.
+Bounds = Mapping[int, tuple[datetime, UUID]]
+
+
+def claim(
+    queue_id: int,
+    *,
+    limit: int,
+    idle: int,
+    worker_id: UUID,
+    lease: timedelta,
+    ageing: timedelta,
+    bounds: Bounds | None = None,
+    using: str | db.Session = "default",
+) -> list[Lease]:
+    """
+    Take up to *limit* ready jobs of a queue, best rank first: ready -> running.
+
+    Returns at once; the list is empty when nothing is ready. Each claim burns one attempt and issues a
+    new lease token, which every later write about the attempt must present. At most *idle* fragile jobs
+    are taken (see `Lease.fragile`). *bounds* are hints by priority; without them it looks from the start.
+    """
+    assert limit >= 1
+    assert idle >= 0
+    lanes = list((bounds or {}).items())
+    return db.fetch(
+        "claim",
+        {
+            "queue_id": queue_id,
+            "limit": limit,
+            "idle": idle,
+            "worker_id": worker_id,
+            "lease": lease,
+            "ageing": ageing,
+            "priorities": [priority for priority, _ in lanes],
+            "since": [ready_at for _, (ready_at, _) in lanes],
+            "since_id": [job_id for _, (_, job_id) in lanes],
+        },
+        Lease._make,
+        using=using,
+    )

@@ -1,0 +1,10 @@
+"""notify: wake the workers that listen. Nothing depends on it."""
+
+from collections.abc import Sequence
+
+from pgbroker import db
+
+
+def notify(queue_ids: Sequence[int], *, using: str | db.Session = "default") -> None:
+    """Send one wake-up a queue, in a transaction of its own: it takes a lock that all commits share."""
+    db.fetch("notify", {"queue_ids": list(queue_ids)}, tuple, using=using)

@@ -1,0 +1,57 @@
+"""pause and resume: stop claims for a queue, a type, a tenant, or a tenant in a queue."""
+
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
+
+from pgbroker import db
+
+Kind = Literal["queue", "job_type", "tenant", "queue_tenant"]
+
+
+class Target(NamedTuple):
+    """What is paused: exactly the names that its kind needs."""
+
+    queue: str | None = None
+    job_type: str | None = None
+    tenant: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of pause that these names make."""
+        if self.job_type is not None:
+            assert self.queue is None and self.tenant is None
+            return "job_type"
+        if self.tenant is not None:
+            return "tenant" if self.queue is None else "queue_tenant"
+        assert self.queue is not None
+        return "queue"
+
+
+def pause(
+    target: Target,
+    *,
+    duration: timedelta | None = None,
+    by: str = "",
+    reason: str = "",
+    using: str | db.Session = "default",
+) -> tuple[int, datetime | None] | None:
+    """
+    Stop claims for *target*, for *duration* or until resumed; running jobs go on.
+
+    Returns the pause's id and end, or None when the queue or type does not exist.
+    """
+    made = db.fetch(
+        "pause",
+        {**target._asdict(), "kind": target.kind, "duration": duration, "by": by, "reason": reason},
+        lambda row: (row[0], row[1]),
+        using=using,
+    )
+    return made[0] if made else None
+
+
+def resume(target: Target, *, using: str | db.Session = "default") -> int | None:
+    """End the pause of *target*. Returns its queue's id (0 without one), or None when nothing was paused."""
+    ended = db.fetch(
+        "resume", {**target._asdict(), "kind": target.kind}, lambda row: row[1] or 0, using=using
+    )
+    return ended[0] if ended else None

@@ -1,0 +1,50 @@
+"""settle: running -> completed, scheduled, failed, dead_letter, cancelled. The only verb that ends an attempt."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from pgbroker import db
+from pgbroker.outcomes import Ended, Settled
+
+
+def settle(outcomes: Sequence[Ended], *, using: str | db.Session = "default") -> list[Settled]:
+    """
+    Record how attempts ended and let each row decide where its job goes.
+
+    Returns the decisions. An attempt that is not among them was lost: its lease had passed on, and
+    nothing about it changed. One statement for each worker id among the leases, which is one.
+    """
+    ordered = sorted(outcomes, key=lambda ended: (ended.lease.worker_id, ended.lease.job_id))
+    decisions: list[Settled] = []
+    for worker_id, group in groupby(ordered, key=lambda ended: ended.lease.worker_id):
+        batch = list(group)
+        decisions += db.fetch(
+            "settle",
+            {
+                "worker_id": worker_id,
+                "job_ids": db.array([ended.lease.job_id for ended in batch]),
+                "tokens": db.array([ended.lease.lease_token for ended in batch]),
+                "states": db.array([int(ended.state) for ended in batch]),
+                # Quoted: the text of an instant has a space.
+                "started": db.array([f'"{ended.started_at}"' for ended in batch]),
+                "seconds": db.array([ended.seconds for ended in batch]),
+                "delays": _column(batch, lambda ended: ended.delay),
+                "permanent": _column(batch, lambda ended: ended.permanent or None),
+                "dead": _column(batch, lambda ended: ended.dead or None),
+                "codes": _column(batch, lambda ended: ended.error_code),
+                "errors": _column(batch, lambda ended: ended.error),
+                "tracebacks": _column(batch, lambda ended: ended.traceback),
+                "results": _column(batch, lambda ended: ended.result),
+                "logs": _column(batch, lambda ended: ended.log_tail),
+            },
+            Settled._make,
+            using=using,
+        )
+    return decisions
+
+
+def _column(batch: list[Ended], read: Callable[[Ended], Any]) -> list[Any] | None:
+    """Collect a column, or None when nobody in the batch has a value: a null array reads as all null."""
+    values = [read(ended) for ended in batch]
+    return values if any(value is not None for value in values) else None

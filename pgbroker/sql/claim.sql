@@ -1,0 +1,126 @@
+-- Take up to `limit` ready jobs of one queue for one worker, under a lease.
+--
+--   queue_id     smallint       the queue to serve
+--   limit        bigint         most jobs to take, at least 1
+--   idle         bigint         slots with nothing to do: only so many fragile jobs may be taken
+--   worker_id    uuid           who will hold the leases
+--   lease        interval       how long each lease lasts
+--   ageing       interval       what one step of priority is worth in waiting
+--   priorities   smallint[]     lanes this worker remembers
+--   since        timestamptz[]  ... and the ready_at it took last there
+--   since_id     uuid[]         ... and the id
+--
+-- Scope:  all
+-- Plan:   hot
+-- Rows:   one per claimed job with its payload, in rank order; none when nothing is ready.
+-- Locks:  job rows, skip locked: it never waits for another worker.
+-- Index:  job_claim.
+--
+-- One index range per priority, merged by ready_at - priority * ageing: a higher priority jumps ahead as if
+-- it had become ready earlier, and every job's turn comes. `since` is a hint that spares reading again the
+-- dead index entries a held snapshot keeps; an empty hint reads from the very start. Lanes come from
+-- queue_priority, so that a priority never seen before is claimed at once.
+--
+-- A fragile job (it crashed a worker, or this is its last attempt) is taken only for an idle slot: held
+-- behind others it could be lost to somebody else's crash.
+with lane as materialized (
+    select
+        known.priority,
+        coalesce(bound.ready_at, '-infinity') as since,
+        coalesce(bound.id, '00000000-0000-0000-0000-000000000000') as since_id
+    from (
+        select distinct priority
+        from pgbroker.queue_priority
+        where queue_id = %(queue_id)s
+    ) as known
+    left join unnest(
+        %(priorities)s::smallint[],
+        %(since)s::timestamptz[],
+        %(since_id)s::uuid[]
+    ) as bound (priority, ready_at, id)
+        on bound.priority = known.priority
+    where not exists (
+        select
+        from pgbroker.pause
+        where pause.kind = 'queue'
+          and pause.queue_id = %(queue_id)s
+          and (pause.until is null or pause.until > statement_timestamp())
+    )
+),
+taken as (
+    update pgbroker.job
+    set status = 3 /* running */,
+        attempt_count = attempt_count + 1,
+        lease_token = lease_token + 1,
+        worker_id = %(worker_id)s,
+        leased_at = statement_timestamp(),
+        lease_expires_at = statement_timestamp() + %(lease)s
+    where id = any (array(
+        select chosen.id
+        from (
+            select
+                candidate.id,
+                candidate.fragile,
+                row_number() over (order by candidate.rank, candidate.id) as place
+            from lane
+            cross join lateral (
+                select
+                    job.id,
+                    job.ready_at - lane.priority * %(ageing)s::interval as rank,
+                    job.crash_count > 0 or job.attempt_count + 1 >= job.max_attempts as fragile
+                from pgbroker.job
+                where job.queue_id = %(queue_id)s
+                  and job.status = 2 /* ready */
+                  and job.priority = lane.priority
+                  and (job.ready_at, job.id) > (lane.since, lane.since_id)
+                  and (job.deadline_at is null or job.deadline_at > statement_timestamp())
+                  and job.job_type_id <> all (array(
+                      select pause.job_type_id
+                      from pgbroker.pause
+                      where pause.kind = 'job_type'
+                        and (pause.until is null or pause.until > statement_timestamp())
+                  ))
+                  and job.tenant_id <> all (array(
+                      select pause.tenant
+                      from pgbroker.pause
+                      where (pause.kind = 'tenant' or pause.kind = 'queue_tenant' and pause.queue_id = %(queue_id)s)
+                        and (pause.until is null or pause.until > statement_timestamp())
+                  ))
+                order by job.ready_at, job.id
+                limit %(limit)s
+                for no key update skip locked
+            ) as candidate
+            order by candidate.rank, candidate.id
+            limit %(limit)s
+        ) as chosen
+        where chosen.place <= %(idle)s or not chosen.fragile
+    ))
+    returning
+        id, lease_token, worker_id, queue_id, job_type_id, tenant_id, priority, attempt_count,
+        max_attempts, declared_attempts, crash_count, ready_at, leased_at, deadline_at, created_at
+)
+select
+    taken.id as job_id,
+    taken.lease_token,
+    taken.worker_id,
+    taken.queue_id,
+    taken.job_type_id,
+    payload.type_version,
+    taken.tenant_id,
+    taken.priority,
+    taken.attempt_count,
+    taken.max_attempts,
+    taken.declared_attempts,
+    taken.crash_count,
+    taken.ready_at,
+    taken.leased_at,
+    taken.deadline_at,
+    taken.created_at,
+    payload.args,
+    payload.options,
+    payload.principal,
+    payload.correlation_id,
+    payload.traceparent
+from taken
+join pgbroker.job_payload as payload on payload.job_id = taken.id
+order by taken.ready_at - taken.priority * %(ageing)s::interval, taken.id

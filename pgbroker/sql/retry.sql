@@ -1,0 +1,102 @@
+-- Make ended jobs ready again: failed, dead_letter, cancelled -> ready.
+--
+--   job_ids   uuid[]  the jobs
+--   attempts  int     attempts each may still make; null: as many as were declared for it
+--
+-- Scope:  tenant
+-- Rows:   one per job this tenant has: job_id, outcome (retried, unchanged, key_held_by_newer_job), queue_id,
+--         the status from before, and the holder of its key where that is another job.
+-- Locks:  the idempotency keys, then the job rows, each in order: the order in which enqueue takes them.
+-- Index:  job_pkey, idempotency_pkey.
+--
+-- A job whose idempotency key a newer live job holds is left alone: two jobs would run under one key. A
+-- deadline that ended it does not end the retry.
+with wanted as materialized (
+    select payload.job_id, job.tenant_id, job.job_type_id, payload.idempotency_key
+    from pgbroker.job_payload as payload
+    join pgbroker.job on job.id = payload.job_id
+    where payload.job_id = any (%(job_ids)s::uuid[])
+),
+key_holder as materialized (
+    select wanted.job_id, held.job_id as holder_id, held.scope
+    from wanted
+    join pgbroker.idempotency as held
+        on held.tenant_id = wanted.tenant_id
+        and held.job_type_id = wanted.job_type_id
+        and held.key = wanted.idempotency_key
+    order by held.tenant_id, held.job_type_id, held.key
+    for update of held
+),
+ended as materialized (
+    select
+        job.id,
+        job.status,
+        job.queue_id,
+        case
+            -- A holder this statement cannot see was made while it waited for the key: it is newer for sure.
+            when newer.id is null or pgbroker.holds_key_1(key_holder.scope, newer.status) then key_holder.holder_id
+        end as newer_id,
+        row_number() over (order by job.id) as place
+    from (
+        select job.*
+        from pgbroker.job
+        -- Asked for after the keys are locked: the count makes this step wait for that one.
+        where (select count(*) from key_holder) >= 0
+          and job.id = any (%(job_ids)s::uuid[])
+        order by job.id
+        for no key update
+    ) as job
+    left join key_holder on key_holder.job_id = job.id and key_holder.holder_id <> job.id
+    left join pgbroker.job as newer on newer.id = key_holder.holder_id
+),
+retried as (
+    update pgbroker.job
+    set status = 2 /* ready */,
+        ready_at = statement_timestamp() + ended.place * interval '1 microsecond',
+        available_at = null,
+        max_attempts = greatest(max_attempts, attempt_count + coalesce(%(attempts)s::int, declared_attempts)),
+        cancel_requested_at = null,
+        deadline_at = null,
+        finished_at = null
+    from ended
+    where job.id = ended.id
+      and ended.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
+      and ended.newer_id is null
+    returning job.id, job.tenant_id, job.job_type_id, job.priority, job.declared_attempts
+),
+-- A key that a newer job took and let go of belongs to this one again.
+taken_back as (
+    update pgbroker.idempotency as held
+    set job_id = retried.id,
+        digest = sha256(
+            convert_to(
+                jsonb_build_array(
+                    payload.args, retried.priority, retried.declared_attempts, payload.options -> 'backoff'
+                )::text,
+                'UTF8'
+            )
+        )
+    from retried
+    join pgbroker.job_payload as payload on payload.job_id = retried.id
+    where held.tenant_id = retried.tenant_id
+      and held.job_type_id = retried.job_type_id
+      and held.key = payload.idempotency_key
+      and held.job_id <> retried.id
+),
+forgotten as (
+    delete from pgbroker.job_state
+    using retried
+    where job_state.job_id = retried.id
+)
+select
+    ended.id as job_id,
+    case
+        when retried.id is not null then 'retried'
+        when ended.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */) then 'key_held_by_newer_job'
+        else 'unchanged'
+    end as outcome,
+    ended.queue_id,
+    ended.status,
+    ended.newer_id as holder_id
+from ended
+left join retried on retried.id = ended.id

@@ -1,0 +1,51 @@
+"""Choose whose rows the following statements see. `db` writes it with each of them."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pgbroker import correlation, db
+from pgbroker.errors import InvalidTenant
+
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
+
+def checked_tenant(tenant: object) -> str:
+    """Return *tenant* if it is a tenant id; raises `InvalidTenant`."""
+    if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant):
+        raise InvalidTenant(tenant)
+    return tenant
+
+
+@contextmanager
+def tenant_context(tenant: str) -> Iterator[None]:
+    """
+    Work as one tenant: statements on the broker's aliases, of the ORM too, see only its rows.
+
+    The tenant goes along with each statement, local to its transaction: no connection remembers it.
+    Contexts nest; jobs enqueued inside belong to the tenant. Raises `InvalidTenant`.
+    """
+    token = correlation.tenant.set(checked_tenant(tenant))
+    everything = correlation.scope_all.set(False)
+    try:
+        yield
+    finally:
+        correlation.scope_all.reset(everything)
+        correlation.tenant.reset(token)
+        db.put_back()
+
+
+@contextmanager
+def scope_all() -> Iterator[None]:
+    """See the rows of all tenants: for commands of an operator, never for a request or a handler."""
+    token = correlation.scope_all.set(True)
+    try:
+        yield
+    finally:
+        correlation.scope_all.reset(token)
+        db.put_back()
+
+
+def current_tenant() -> str:
+    """Return the tenant that statements work as now; "default" when nothing was chosen."""
+    return correlation.tenant.get() or correlation.DEFAULT_TENANT
