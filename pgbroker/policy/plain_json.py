@@ -24,6 +24,7 @@ _SHAPES = {
     ("django.db.models.manager", "BaseManager"): ("is a manager", "Query in the handler."),
     ("django.http.request", "HttpRequest"): ("is a request", "Pass the values the handler needs."),
     ("django.core.files.base", "File"): ("is a file", "Store it and pass its name."),
+    ("django.utils.functional", "LazyObject"): ("is a lazy object, such as request.user", _PASS_ID),
     ("django.utils.functional", "Promise"): (
         "is a lazy translation string",
         "Pass str(value), or translate in the handler.",
@@ -86,7 +87,9 @@ class Walk:
         """Go into a container of *length* items."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Refused(f"is nested deeper than {MAX_DEPTH} levels", "Flatten it, or store it and pass its id.")
+            raise Refused(
+                f"is nested deeper than {MAX_DEPTH} levels", "Flatten it, or store it and pass its id."
+            )
         self.take(2 * length)
 
     def leave(self) -> None:
@@ -133,8 +136,14 @@ def not_plain(value: object) -> Refused:
         return Refused(*shape)
     name = type_name(value)
     trouble = f"is of type {name}, which JSON does not have"
-    if name in _ANNOTATABLE or hasattr(type(value), "__dataclass_fields__") or hasattr(type(value), "_fields"):
-        return Refused(trouble, f"Annotate the parameter with its type ({name}), so that it can come back as one.")
+    if (
+        name in _ANNOTATABLE
+        or hasattr(type(value), "__dataclass_fields__")
+        or hasattr(type(value), "_fields")
+    ):
+        return Refused(
+            trouble, f"Annotate the parameter with its type ({name}), so that it can come back as one."
+        )
     for base in (bool, int, float, str, list, dict, tuple):
         if isinstance(value, base):
             return Refused(trouble, f"Annotate the parameter with its type, or pass {base.__name__}(value).")

@@ -1,0 +1,352 @@
+"""
+Typed arguments to stored JSON and back, and a handler's result to JSON text.
+
+A handler's signature is compiled once, when it is declared. Whatever cannot come back as the same
+value of the same type is refused before it leaves the process: PostgreSQL would refuse it too late,
+inside the caller's transaction, or not at all.
+"""
+
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pgbroker.errors import (
+    InvalidArgument,
+    InvalidOption,
+    PayloadTooLarge,
+    ResultNotSerializable,
+    ResultTooLarge,
+    UndecodableArgument,
+)
+from pgbroker.policy.json_codecs import ANYTHING, LENIENT, Codec
+from pgbroker.policy.plain_json import Refused, TooLarge, Walk, key_step, type_name, write_text
+from pgbroker.policy.typed_json import Unsupported, codec_for
+
+ENVELOPE_VERSION = 1
+
+_dump = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False
+).encode
+
+_Convert = Callable[[Codec, Any], Any]
+
+_VERSION_CURE = (
+    "The job was stored by other code: keep the old parameter until its jobs have run, "
+    "give a new parameter a default, and give a changed one a new name."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """
+    What a handler takes, compiled: a codec for each parameter.
+
+    `positional` are the parameters that may be given by position, in order, without the context;
+    `keyword` those that may be given by name. `result` is the codec of the return annotation, when
+    there is a supported one.
+    """
+
+    name: str
+    lenient: bool
+    positional: tuple[tuple[str, Codec], ...]
+    keyword: Mapping[str, Codec]
+    required: frozenset[str]
+    positional_only: frozenset[str]
+    var_positional: tuple[str, Codec] | None
+    var_keyword: tuple[str, Codec] | None
+    reserved: frozenset[str]
+    result: Codec | None
+
+
+def signature_of(func: Callable[..., Any], *, takes_context: bool, lenient: bool = False) -> Signature:
+    """
+    Compile the signature of a handler.
+
+    With *takes_context* the first parameter is left out. *lenient* treats parameters without a
+    supported hint as Django's task framework does. Raises `InvalidOption`, naming the parameter, for a
+    hint that cannot be resolved or stored.
+    """
+    name = getattr(func, "__qualname__", repr(func))
+    parameters = list(inspect.signature(func).parameters.values())
+    reserved: frozenset[str] = frozenset()
+    if takes_context:
+        reserved = frozenset({_context_of(parameters, name).name})
+        parameters = parameters[1:]
+    codecs = {one.name: _codec_of(func, name, one, lenient=lenient) for one in parameters}
+    kinds = {kind: [one.name for one in parameters if one.kind is kind] for kind in inspect._ParameterKind}
+    only, either, named = (
+        kinds[inspect.Parameter.POSITIONAL_ONLY],
+        kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD],
+        kinds[inspect.Parameter.KEYWORD_ONLY],
+    )
+    rest, extra = kinds[inspect.Parameter.VAR_POSITIONAL], kinds[inspect.Parameter.VAR_KEYWORD]
+    return Signature(
+        name=name,
+        lenient=lenient,
+        positional=tuple((one, codecs[one]) for one in only + either),
+        keyword={one: codecs[one] for one in either + named},
+        required=frozenset(
+            one.name for one in parameters if one.default is one.empty and one.name not in rest + extra
+        ),
+        positional_only=frozenset(only),
+        var_positional=(rest[0], codecs[rest[0]]) if rest else None,
+        var_keyword=(extra[0], codecs[extra[0]]) if extra else None,
+        reserved=reserved,
+        result=_result_codec(func),
+    )
+
+
+def _context_of(parameters: list[inspect.Parameter], name: str) -> inspect.Parameter:
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in by_position:
+        raise InvalidOption(
+            f"takes_context of {name}",
+            "is set, but the handler has no first parameter for it",
+            "Add one, such as context: JobContext.",
+        )
+    return parameters[0]
+
+
+def _codec_of(func: Callable[..., Any], name: str, parameter: inspect.Parameter, *, lenient: bool) -> Codec:
+    without_hint = LENIENT if lenient else ANYTHING
+    if parameter.annotation is parameter.empty:
+        return without_hint
+    try:
+        return codec_for(_resolved(func, parameter.annotation))
+    except Unsupported as error:
+        if lenient:  # somebody else's task, which Django lets run
+            return without_hint
+        raise InvalidOption(f"parameter {parameter.name} of {name}", error.trouble, error.cure) from error
+
+
+def _resolved(func: Callable[..., Any], annotation: Any) -> Any:
+    """Return *annotation* with names looked up in the handler's module."""
+    unwrapped = inspect.unwrap(func)
+    holder = types.SimpleNamespace(__annotations__={"hint": annotation})
+    try:
+        hints = typing.get_type_hints(
+            holder, globalns=getattr(unwrapped, "__globals__", {}), include_extras=True
+        )
+    except Exception as error:
+        raise Unsupported(
+            f"has an annotation that cannot be resolved ({error})",
+            "Import its names at the top of the module, not only under TYPE_CHECKING.",
+        ) from error
+    return hints["hint"]
+
+
+def _result_codec(func: Callable[..., Any]) -> Codec | None:
+    annotation = inspect.signature(func).return_annotation
+    if annotation is inspect.Signature.empty:
+        return None
+    try:
+        return codec_for(_resolved(func, annotation))
+    except Unsupported:  # the plain rules for results hold, and they name what they refuse
+        return None
+
+
+def encode(
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, limit_bytes: int
+) -> tuple[dict[str, Any], int]:
+    """
+    Return the envelope `{"v": 1, "args": [...], "kwargs": {...}}` of a call, and its size in bytes of JSON.
+
+    Raises `InvalidArgument` with the path of what does not fit, `PayloadTooLarge` above *limit_bytes*.
+    Nothing of the envelope is shared with the arguments.
+    """
+    walk = Walk(limit_bytes)
+    try:
+        stored_args, stored_kwargs = _bind(
+            signature, args, kwargs, lambda codec, value: codec.write(value, walk)
+        )
+        envelope = {"v": ENVELOPE_VERSION, "args": stored_args, "kwargs": stored_kwargs}
+        size = _size(_dump(envelope))
+    except Refused as refused:
+        raise InvalidArgument(refused.path, refused.trouble, refused.cure) from refused.__cause__
+    except TooLarge as error:
+        raise PayloadTooLarge(error.size, limit_bytes) from None
+    if size > limit_bytes:
+        raise PayloadTooLarge(size, limit_bytes)
+    return envelope, size
+
+
+def decode(signature: Signature, envelope: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+    """
+    Return the positional and named arguments of a stored envelope, in the handler's types.
+
+    Parameters that are not stored are left to their defaults. Raises `UndecodableArgument` when the
+    payload does not fit the handler. JSON values may be shared with *envelope*.
+    """
+    if type(envelope) is not dict:
+        _refuse_envelope(signature, f"is a {type_name(envelope)}, not an object")
+    version = envelope.get("v")
+    if type(version) is int and version == 1:
+        return _decode_1(signature, envelope)
+    if version is None:
+        _refuse_envelope(signature, 'has no version ("v")')
+    _refuse_envelope(signature, "has a version that this release does not know: it is newer, or damaged")
+
+
+def _decode_1(signature: Signature, envelope: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    args, kwargs = envelope.get("args", ()), envelope.get("kwargs", {})
+    if not args and type(kwargs) is dict:
+        # The path of nearly every job. Anything odd is left to _bind, which tells what and where.
+        codecs = signature.keyword
+        decoded: dict[str, Any] = {}
+        try:
+            for name, value in kwargs.items():
+                codec = codecs[name]
+                decoded[name] = value if type(value) is codec.plain else codec.read(value)
+            if signature.required <= decoded.keys():
+                return (), decoded
+        except (KeyError, Refused, RecursionError):
+            pass
+    return _decode_carefully(signature, args, kwargs)
+
+
+def _decode_carefully(signature: Signature, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    if not isinstance(args, (list, tuple)) or type(kwargs) is not dict:
+        _refuse_envelope(signature, 'needs a list in "args" and an object in "kwargs"')
+    try:
+        return _bind(signature, args, kwargs, lambda codec, value: codec.read(value))
+    except Refused as refused:
+        raise UndecodableArgument(
+            f"argument {refused.path} of {signature.name} {refused.trouble}. {refused.cure} {_VERSION_CURE}",
+            path=refused.path,
+            handler=signature.name,
+        ) from refused.__cause__
+    except RecursionError:
+        _refuse_envelope(signature, "is nested too deeply")
+
+
+def _refuse_envelope(signature: Signature, trouble: str) -> NoReturn:
+    raise UndecodableArgument(
+        f"the stored payload for {signature.name} {trouble}. "
+        'Store {"v": 1, "args": [...], "kwargs": {...}}, or enqueue with this release.',
+        handler=signature.name,
+    )
+
+
+def _bind(
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], convert: _Convert
+) -> tuple[list[Any], dict[str, Any]]:
+    """Match a call to the signature as Python would, and convert each argument by its codec."""
+    converted: list[Any] = []
+    for index, value in enumerate(args):
+        path, codec = _at(signature, index)
+        converted.append(_converted(convert, codec, value, path))
+    by_position = {name for name, _ in signature.positional[: len(args)]}
+    named: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        path, codec = _named(signature, name, by_position)
+        named[name] = _converted(convert, codec, value, path)
+    for name in sorted(signature.required - by_position - (named.keys() - signature.positional_only)):
+        how = " by position" if name in signature.positional_only else ""
+        raise _refused_at(name, "is missing", f"{signature.name} needs it{how}.")
+    return converted, named
+
+
+def _converted(convert: _Convert, codec: Codec, value: Any, path: str) -> Any:
+    try:
+        return convert(codec, value)
+    except Refused as refused:
+        refused.within(path)
+        raise
+    except (TooLarge, RecursionError):
+        raise
+    except Exception as error:
+        # Only a value that runs code of its own gets here, such as a sequence whose __iter__ raises.
+        raise _refused_at(path, f"raised {type_name(error)} when it was read", "Pass plain data.") from error
+
+
+def _at(signature: Signature, index: int) -> tuple[str, Codec]:
+    if index < len(signature.positional):
+        return signature.positional[index]
+    if signature.var_positional is None:
+        raise _refused_at(
+            f"args[{index}]",
+            "is one too many",
+            f"{signature.name} takes {len(signature.positional)} by position.",
+        )
+    name, codec = signature.var_positional
+    return f"{name}[{index - len(signature.positional)}]", codec
+
+
+def _named(signature: Signature, name: str, by_position: set[str]) -> tuple[str, Codec]:
+    if name in by_position and name in signature.keyword:
+        raise _refused_at(name, "is given twice, by position and by name", "Give it once.")
+    if (codec := signature.keyword.get(name)) is not None:
+        return name, codec
+    if signature.var_keyword is None or name in signature.reserved:
+        known = ", ".join(signature.keyword) or "none"
+        raise _refused_at(
+            name, "is not a parameter of the handler", f"{signature.name} takes by name: {known}."
+        )
+    extra, codec = signature.var_keyword
+    path = f"{extra}{key_step(name)}"
+    _converted(lambda _, text: write_text(text, Walk(len(text))), codec, name, path)
+    return path, codec
+
+
+def _refused_at(path: str, trouble: str, cure: str) -> Refused:
+    refused = Refused(trouble, cure)
+    refused.within(path[:200])
+    return refused
+
+
+def encode_result(value: Any, *, return_hint: Codec | None, limit_bytes: int) -> str | None:
+    """
+    Return the JSON text of what a handler returned; None for None, so that nothing is stored.
+
+    A value that fits *return_hint* (`Signature.result`) is written by it; any other as Django's task
+    framework would: tuples become lists. Raises `ResultNotSerializable` or `ResultTooLarge` and nothing
+    else, whatever code of its own the value runs.
+    """
+    if value is None:
+        return None
+    try:
+        text = _dump(_written_result(value, return_hint, limit_bytes))
+    except Refused as refused:
+        path = f"result{refused.path}"
+        raise ResultNotSerializable(
+            f"{path} {refused.trouble}. Return JSON data, or annotate what the handler returns.", path=path
+        ) from refused.__cause__
+    except TooLarge as error:
+        raise _too_large(error.size, limit_bytes) from None
+    except BaseException as error:  # SystemExit from an __iter__ must not end the worker
+        raise ResultNotSerializable(
+            f"the result raised {type_name(error)} when it was read. Return plain JSON data.", path="result"
+        ) from error
+    if (size := _size(text)) > limit_bytes:
+        raise _too_large(size, limit_bytes)
+    return text
+
+
+def _written_result(value: Any, return_hint: Codec | None, limit_bytes: int) -> Any:
+    if return_hint is None:
+        return LENIENT.write(value, Walk(limit_bytes))
+    try:
+        return return_hint.write(value, Walk(limit_bytes))
+    except Refused as by_hint:
+        # The work is done: a return annotation that is not quite right must not fail it.
+        try:
+            return LENIENT.write(value, Walk(limit_bytes))
+        except Refused as plain:
+            raise (by_hint if len(by_hint.steps) >= len(plain.steps) else plain) from None
+
+
+def _too_large(size: int, limit: int) -> ResultTooLarge:
+    return ResultTooLarge(
+        f"the result takes {size} bytes, more than MAX_RESULT_BYTES ({limit}). "
+        "Store it and return its id, or raise the limit.",
+        size=size,
+        limit=limit,
+    )
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
