@@ -101,6 +101,9 @@ def main(arguments: list[str]) -> int:
         print(f"testproject: {problem}", file=sys.stderr)
         return 1
     os.chdir(ROOT)
+    # pytest rewrites its plugins' asserts and caches the result: without caches each process of a test run
+    # starts 2 s later. They go to __pycache__, which git ignores.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if command == "lint":
         return lint(python)
     become(python, commands[command])

@@ -57,7 +57,7 @@ def ensure_running(kind: Kind, *, base: Path | None = None) -> Running:
             first = _nobody_holds(descriptor)
             if first and kind == "test":
                 pg_server.start_tidy(place)
-            elif pg_server.running_pid(place) is None:
+            elif not pg_server.accepts(place):
                 pg_server.start(place)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         except BaseException:
@@ -95,7 +95,7 @@ class Running:
     def restart(self, mode: ShutdownMode = "fast") -> None:
         """Stop the server in *mode* and start it again, for every holder. `immediate` is a crash."""
         with _mutex(self.cluster):
-            if pg_server.running_pid(self.cluster) is None:
+            if not pg_server.accepts(self.cluster):
                 pg_server.start(self.cluster)
                 return
             done = pg_server.control(self.cluster, "restart", f"--mode={mode}", f"--log={self.cluster.log}")

@@ -117,10 +117,11 @@ def _make(place: Path, lock: int) -> None:
     (place / OURS).touch()
     _run([os.path.realpath(sys._base_executable), "-m", "venv", str(place)], "venv", lock)
     install = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
-    # --no-deps, since the lock names everything; --no-compile, since most of it is never imported;
-    # --only-binary, so that no compiler is needed and no code of a package runs here.
-    install += ["--disable-pip-version-check", "--no-compile", "--no-deps", "--only-binary=:all:"]
+    # --no-deps, since the lock names everything; --only-binary, so that no compiler is needed and no
+    # package's code runs here; --no-compile, since pip would do it on one core.
+    install += ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--no-compile"]
     _run([*install, "--require-hashes", "--requirement", str(LOCK_FILE)], "pip", lock)
+    _compile(place, lock)
     # The checkout itself, importable from any working directory.
     (packages,) = place.glob("lib/python*/site-packages")
     (packages / "pgbroker-checkout.pth").write_text(f"{CHECKOUT}\n")
@@ -128,6 +129,15 @@ def _make(place: Path, lock: int) -> None:
     unfinished.write_text(json.dumps(_wanted(), indent=1))
     unfinished.rename(place / READY)
     _say(f"ready after {time.monotonic() - began:.0f} s")
+
+
+def _compile(place: Path, lock: int) -> None:
+    """Compile everything now: otherwise a user whose environment forbids caches compiles at every start."""
+    command = [str(place / "bin" / "python"), "-m", "compileall", "-q", "-j", "0", str(place / "lib")]
+    # Not every file in a package is meant for this Python, so what cannot be compiled is left.
+    subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, pass_fds=[lock]
+    )
 
 
 def _clear(place: Path) -> None:

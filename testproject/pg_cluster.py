@@ -69,7 +69,8 @@ def cluster(kind: Kind, *, base: Path | None = None) -> Cluster:
     # because a server started by root and one started by a user must not meet in one directory.
     directory = base / f"{kind}-{programs.major}-{server_uid()}"
     sockets = directory / "sock"
-    if len(os.fsencode(sockets / f".s.PGSQL.{PORT}")) > LONGEST_SOCKET_PATH:
+    path = os.fsencode(sockets / f".s.PGSQL.{PORT}")
+    if len(path) > LONGEST_SOCKET_PATH or b"," in path:  # libpq splits a host name at commas
         sockets = private_directory(str(directory))
     return Cluster(kind=kind, directory=directory, sockets=sockets, programs=programs)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import psycopg
+import psycopg.pq
 
 from testproject.pg_account import give_to_server, make_directory, may_enter, run, server_account
 from testproject.pg_cluster import DATABASE, ROLE, SUPERUSER, Cluster, Kind
@@ -72,12 +73,26 @@ def running_pid(place: Cluster) -> int | None:
     return pid if state != "Z" and inside else None
 
 
+def accepts(place: Cluster) -> bool:
+    """
+    Tell whether the server takes connections.
+
+    Asked by a handshake, not by a connect: the socket of a server that is being killed, or of its busy
+    children, still listens. A server whose socket's file was swept away does not answer either.
+    """
+    question = place.dsn(user=SUPERUSER, database="postgres") + " connect_timeout=10"
+    return psycopg.pq.PGconn.ping(question.encode()) == psycopg.pq.Ping.OK
+
+
 def start(place: Cluster) -> None:
-    """Start the server, which does not run, and return when it takes connections."""
+    """Start the server afresh, whatever is left of an earlier one; return when it takes connections."""
+    stop(place)
     if not (place.data / "PG_VERSION").exists():
         _initialise(place)
     _write_configuration(place)
-    (place.data / "postmaster.pid").unlink(missing_ok=True)  # nobody's: see running_pid
+    # Both files name a pid and PostgreSQL believes them, even if that process is a zombie: see running_pid.
+    (place.data / "postmaster.pid").unlink(missing_ok=True)
+    (place.sockets / f".s.PGSQL.{place.port}.lock").unlink(missing_ok=True)
     deadline = time.monotonic() + DYING_SECONDS
     while True:
         place.log.unlink(missing_ok=True)
@@ -106,7 +121,7 @@ def start_tidy(place: Cluster) -> None:
     if not boot.exists() or boot.read_text() != _boot_id():
         _start_over(place)
         boot.write_text(_boot_id())
-    if running_pid(place) is None:
+    if not accepts(place):
         try:
             start(place)
         except EmbeddedPostgresError:
