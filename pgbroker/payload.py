@@ -22,8 +22,8 @@ from pgbroker.errors import (
     ResultTooLarge,
     UndecodableArgument,
 )
-from pgbroker.policy.json_codecs import ANYTHING, LENIENT, Codec
-from pgbroker.policy.plain_json import Refused, TooLarge, Walk, key_step, type_name, write_text
+from pgbroker.policy.json_scalars import ANYTHING, LENIENT, Codec
+from pgbroker.policy.plain_json import Refused, TooLarge, Walk, key_step, refused_at, type_name, write_text
 from pgbroker.policy.typed_json import Unsupported, codec_for
 
 ENVELOPE_VERSION = 1
@@ -46,14 +46,15 @@ class Signature:
     What a handler takes, compiled: a codec for each parameter.
 
     `positional` are the parameters that may be given by position, in order, without the context;
-    `keyword` those that may be given by name. `result` is the codec of the return annotation, when
-    there is a supported one.
+    `keyword` those that may be given by name. `plain` names the JSON type that needs no reading, for
+    each of them that has one. `result` is the codec of the return annotation, when there is a supported one.
     """
 
     name: str
     lenient: bool
     positional: tuple[tuple[str, Codec], ...]
     keyword: Mapping[str, Codec]
+    plain: Mapping[str, type | None]
     required: frozenset[str]
     positional_only: frozenset[str]
     var_positional: tuple[str, Codec] | None
@@ -89,6 +90,7 @@ def signature_of(func: Callable[..., Any], *, takes_context: bool, lenient: bool
         lenient=lenient,
         positional=tuple((one, codecs[one]) for one in only + either),
         keyword={one: codecs[one] for one in either + named},
+        plain={one: codecs[one].plain for one in either + named},
         required=frozenset(
             one.name for one in parameters if one.default is one.empty and one.name not in rest + extra
         ),
@@ -179,12 +181,12 @@ def decode(signature: Signature, envelope: Any) -> tuple[Sequence[Any], dict[str
     Return the positional and named arguments of a stored envelope, in the handler's types.
 
     Parameters that are not stored are left to their defaults. Raises `UndecodableArgument` when the
-    payload does not fit the handler. JSON values may be shared with *envelope*.
+    payload does not fit the handler. What needs no conversion is shared with *envelope*.
     """
     if type(envelope) is not dict:
         _refuse_envelope(signature, f"is a {type_name(envelope)}, not an object")
     version = envelope.get("v")
-    if type(version) is int and version == 1:
+    if version == 1 and type(version) is int:
         return _decode_1(signature, envelope)
     if version is None:
         _refuse_envelope(signature, 'has no version ("v")')
@@ -193,18 +195,21 @@ def decode(signature: Signature, envelope: Any) -> tuple[Sequence[Any], dict[str
 
 def _decode_1(signature: Signature, envelope: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
     args, kwargs = envelope.get("args", ()), envelope.get("kwargs", {})
-    if not args and type(kwargs) is dict:
-        # The path of nearly every job. Anything odd is left to _bind, which tells what and where.
-        codecs = signature.keyword
-        decoded: dict[str, Any] = {}
-        try:
-            for name, value in kwargs.items():
-                codec = codecs[name]
-                decoded[name] = value if type(value) is codec.plain else codec.read(value)
-            if signature.required <= decoded.keys():
-                return (), decoded
-        except (KeyError, Refused, RecursionError):
-            pass
+    if args or type(kwargs) is not dict:
+        return _decode_carefully(signature, args, kwargs)
+    # The path of nearly every job. Anything odd is left to _bind, which tells what and where.
+    plain = signature.plain
+    decoded = kwargs
+    try:
+        for name, value in kwargs.items():
+            if type(value) is not plain[name]:
+                if decoded is kwargs:
+                    decoded = kwargs.copy()
+                decoded[name] = signature.keyword[name].read(value)
+    except (KeyError, Refused, RecursionError):
+        return _decode_carefully(signature, args, kwargs)
+    if signature.required <= kwargs.keys():
+        return (), decoded
     return _decode_carefully(signature, args, kwargs)
 
 
@@ -246,7 +251,7 @@ def _bind(
         named[name] = _converted(convert, codec, value, path)
     for name in sorted(signature.required - by_position - (named.keys() - signature.positional_only)):
         how = " by position" if name in signature.positional_only else ""
-        raise _refused_at(name, "is missing", f"{signature.name} needs it{how}.")
+        raise refused_at(name, "is missing", f"{signature.name} needs it{how}.")
     return converted, named
 
 
@@ -260,14 +265,14 @@ def _converted(convert: _Convert, codec: Codec, value: Any, path: str) -> Any:
         raise
     except Exception as error:
         # Only a value that runs code of its own gets here, such as a sequence whose __iter__ raises.
-        raise _refused_at(path, f"raised {type_name(error)} when it was read", "Pass plain data.") from error
+        raise refused_at(path, f"raised {type_name(error)} when it was read", "Pass plain data.") from error
 
 
 def _at(signature: Signature, index: int) -> tuple[str, Codec]:
     if index < len(signature.positional):
         return signature.positional[index]
     if signature.var_positional is None:
-        raise _refused_at(
+        raise refused_at(
             f"args[{index}]",
             "is one too many",
             f"{signature.name} takes {len(signature.positional)} by position.",
@@ -278,24 +283,18 @@ def _at(signature: Signature, index: int) -> tuple[str, Codec]:
 
 def _named(signature: Signature, name: str, by_position: set[str]) -> tuple[str, Codec]:
     if name in by_position and name in signature.keyword:
-        raise _refused_at(name, "is given twice, by position and by name", "Give it once.")
+        raise refused_at(name, "is given twice, by position and by name", "Give it once.")
     if (codec := signature.keyword.get(name)) is not None:
         return name, codec
     if signature.var_keyword is None or name in signature.reserved:
         known = ", ".join(signature.keyword) or "none"
-        raise _refused_at(
+        raise refused_at(
             name, "is not a parameter of the handler", f"{signature.name} takes by name: {known}."
         )
     extra, codec = signature.var_keyword
     path = f"{extra}{key_step(name)}"
     _converted(lambda _, text: write_text(text, Walk(len(text))), codec, name, path)
     return path, codec
-
-
-def _refused_at(path: str, trouble: str, cure: str) -> Refused:
-    refused = Refused(trouble, cure)
-    refused.within(path[:200])
-    return refused
 
 
 def encode_result(value: Any, *, return_hint: Codec | None, limit_bytes: int) -> str | None:

@@ -7,7 +7,7 @@ failed attempt must go on to the next one.
 """
 
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
 from typing import NamedTuple
@@ -70,10 +70,12 @@ def describe_exception(error: BaseException, *, limit_bytes: int = DEFAULT_LIMIT
 
     Never raises, whatever `__str__` does. Of long chains and deep stacks the middle is left out.
     """
+    # Asked for once: `str` of a KeyError with 50 MB in it escapes all of them each time.
+    message = _message(error)
     return Description(
         class_path=_class_path(error),
-        message=bounded(_message(error), limit_bytes),
-        traceback=_within(list(_chain_text(error)), limit_bytes),
+        message=bounded(message, limit_bytes),
+        traceback=_within(list(_chain_text(error, message)), limit_bytes),
     )
 
 
@@ -127,7 +129,7 @@ def _within(parts: list[str], limit_bytes: int) -> str:
     return bounded("".join(reversed(kept)), limit_bytes)
 
 
-def _chain_text(error: BaseException) -> Iterator[str]:
+def _chain_text(error: BaseException, message: str) -> Iterator[str]:
     """Yield one text for each shown exception of the chain, the first cause first, as Python prints it."""
     chain = list(islice(_chain(error), _MOST_LINKS))
     left_out = len(chain) - _OUTER_LINKS - _INNER_LINKS
@@ -136,7 +138,7 @@ def _chain_text(error: BaseException) -> Iterator[str]:
         link = shown[position]
         if left_out > 0 and position == _OUTER_LINKS - 1:
             yield f"\n… [{left_out} causes left out]\n"
-        yield "".join(_link_text(link.error)) + link.joined_by
+        yield "".join(_link_text(link.error, _message(link.error) if position else message)) + link.joined_by
 
 
 def _chain(error: BaseException) -> Iterator[_Link]:
@@ -161,21 +163,20 @@ def _before(error: BaseException) -> _Link | None:
     return None
 
 
-def _link_text(error: BaseException) -> Iterator[str]:
+def _link_text(error: BaseException, message: str) -> Iterator[str]:
     trace = vars(BaseException)["__traceback__"].__get__(error)
     if trace is not None:
         yield "Traceback (most recent call last):\n"
         yield from _frames_text(trace)
-    yield _headline(error)
+    yield _headline(error, message)
     yield from _notes_text(error)
     if isinstance(error, BaseExceptionGroup):
         yield from _members_text(error)
 
 
-def _headline(error: BaseException) -> str:
-    message = bounded(_message(error), _LINK_MESSAGE_BYTES)
+def _headline(error: BaseException, message: str) -> str:
     path = _class_path(error).removeprefix("builtins.")
-    return f"{path}: {message}\n" if message else f"{path}\n"
+    return f"{path}: {bounded(message, _LINK_MESSAGE_BYTES)}\n" if message else f"{path}\n"
 
 
 def _frames_text(trace: TracebackType) -> Iterator[str]:
@@ -212,7 +213,8 @@ def _source_line(trace: TracebackType) -> str:
 
 def _notes_text(error: BaseException) -> Iterator[str]:
     try:
-        notes = [note for note in islice(error.__notes__, _MOST_NOTES) if isinstance(note, str)]
+        given: Iterable[object] = error.__notes__
+        notes = [str.__str__(note) for note in islice(given, _MOST_NOTES) if isinstance(note, str)]
     except BaseException:  # no notes, or anything else that was assigned to the name
         return
     for note in notes:
@@ -222,6 +224,6 @@ def _notes_text(error: BaseException) -> Iterator[str]:
 def _members_text(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
     members = vars(BaseExceptionGroup)["exceptions"].__get__(group)
     for number, member in enumerate(members[:_MOST_MEMBERS], 1):
-        yield f"  {number}. {_headline(member)}"
+        yield f"  {number}. {_headline(member, _message(member))}"
     if len(members) > _MOST_MEMBERS:
         yield f"  … [{len(members) - _MOST_MEMBERS} more]\n"

@@ -17,26 +17,28 @@ _FIRST_EXPONENT = 1e16
 _SHOWN_KEY = 60
 _SHOWN_PATH = 300
 
-_PASS_ID = "Pass its id and load it in the handler."
+_BY_ID = "Pass its id and load it in the handler."
 _SHAPES = {
-    ("django.db.models.base", "Model"): ("is a model instance", _PASS_ID),
+    ("django.db.models.base", "Model"): ("is a model instance", _BY_ID),
     ("django.db.models.query", "QuerySet"): ("is a queryset", "Pass the ids and query in the handler."),
     ("django.db.models.manager", "BaseManager"): ("is a manager", "Query in the handler."),
     ("django.http.request", "HttpRequest"): ("is a request", "Pass the values the handler needs."),
     ("django.core.files.base", "File"): ("is a file", "Store it and pass its name."),
-    ("django.utils.functional", "LazyObject"): ("is a lazy object, such as request.user", _PASS_ID),
+    ("django.utils.functional", "LazyObject"): ("is a lazy object, such as request.user", _BY_ID),
     ("django.utils.functional", "Promise"): (
         "is a lazy translation string",
         "Pass str(value), or translate in the handler.",
     ),
 }
 _ANNOTATABLE = frozenset(
-    "tuple set frozenset bytes datetime.datetime datetime.date datetime.time datetime.timedelta "
-    "uuid.UUID decimal.Decimal".split()
+    {"tuple", "set", "frozenset", "bytes", "uuid.UUID", "decimal.Decimal"}
+    | {f"datetime.{name}" for name in ("datetime", "date", "time", "timedelta")}
 )
+# What the classes of dataclasses, named tuples and enums have.
+_RECORD_MARKS = ("__dataclass_fields__", "_fields", "__members__")
 
 
-class Refused(Exception):  # noqa: N818 - it becomes an error of the caller's choice
+class Refused(Exception):
     """A value that cannot make the journey; containers add their step to the path as it passes them."""
 
     def __init__(self, trouble: str, cure: str, *, mismatch: bool = False) -> None:
@@ -55,7 +57,14 @@ class Refused(Exception):  # noqa: N818 - it becomes an error of the caller's ch
         return path if len(path) <= _SHOWN_PATH else path[:_SHOWN_PATH] + "…"
 
 
-class TooLarge(Exception):  # noqa: N818 - it becomes an error of the caller's choice
+def refused_at(step: str, trouble: str, cure: str) -> Refused:
+    """Make a refusal that already knows the last *step* of its path."""
+    refused = Refused(trouble, cure)
+    refused.within(step)
+    return refused
+
+
+class TooLarge(Exception):
     """The value takes more than the bytes allowed; found before all of it was written."""
 
     def __init__(self, size: int) -> None:
@@ -136,14 +145,8 @@ def not_plain(value: object) -> Refused:
         return Refused(*shape)
     name = type_name(value)
     trouble = f"is of type {name}, which JSON does not have"
-    if (
-        name in _ANNOTATABLE
-        or hasattr(type(value), "__dataclass_fields__")
-        or hasattr(type(value), "_fields")
-    ):
-        return Refused(
-            trouble, f"Annotate the parameter with its type ({name}), so that it can come back as one."
-        )
+    if name in _ANNOTATABLE or any(hasattr(type(value), mark) for mark in _RECORD_MARKS):
+        return Refused(trouble, f"Annotate the parameter as {name}, so that it comes back as one.")
     for base in (bool, int, float, str, list, dict, tuple):
         if isinstance(value, base):
             return Refused(trouble, f"Annotate the parameter with its type, or pass {base.__name__}(value).")
@@ -218,7 +221,7 @@ def _write_list(value: list[Any], walk: Walk) -> list[Any]:
     written: list[Any] = []
     try:
         for item in value:
-            written.append(write_plain(item, walk))
+            written.append(write_plain(item, walk))  # noqa: PERF401 - its length is the index of a refusal
     except Refused as refused:
         refused.within(f"[{len(written)}]")
         raise

@@ -2,26 +2,29 @@
 
 import dataclasses
 import enum
+import inspect
 import types
 import typing
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NewType, NotRequired, Required, Union
 
-from pgbroker.policy.json_codecs import (
-    ANYTHING,
-    SCALARS,
-    Codec,
+from pgbroker.policy.json_containers import (
     DictCodec,
-    EnumCodec,
     ListCodec,
-    LiteralCodec,
     OptionalCodec,
     RecordCodec,
     SetCodec,
-    StableFloatCodec,
     TupleCodec,
     UnionCodec,
     VariadicTupleCodec,
+)
+from pgbroker.policy.json_scalars import (
+    ANYTHING,
+    SCALARS,
+    Codec,
+    EnumCodec,
+    LiteralCodec,
+    StableFloatCodec,
 )
 from pgbroker.policy.plain_json import MAX_DEPTH, Refused, Walk
 
@@ -34,7 +37,7 @@ _WRAPPERS = (Annotated, Required, NotRequired)
 _LITERAL_BYTES = 1024
 
 
-class Unsupported(Exception):  # noqa: N818 - it becomes an InvalidOption that names the parameter
+class Unsupported(Exception):
     """A type hint whose values cannot travel."""
 
     def __init__(self, trouble: str, cure: str) -> None:
@@ -49,10 +52,9 @@ def codec_for(hint: Any) -> Codec:
 
 def shown(hint: Any) -> str:
     """Return a type hint as a person wrote it, for a message."""
-    text = (
-        getattr(hint, "__qualname__", None) if isinstance(hint, type) and not typing.get_args(hint) else None
-    )
-    return str(text or hint)[:200].replace("typing.", "")
+    if isinstance(hint, type) and not typing.get_args(hint):
+        return hint.__qualname__
+    return str(hint)[:200].replace("typing.", "")
 
 
 def _unsupported(hint: Any) -> Unsupported:
@@ -248,12 +250,12 @@ def _named_tuple_fields(hint: Any) -> _Fields:
 def _dataclass_fields(hint: Any) -> _Fields:
     hints = _resolved(hint)
     fields = dataclasses.fields(hint)
-    for name, pseudo in hint.__dataclass_fields__.items():
-        if not pseudo.init or pseudo._field_type is dataclasses._FIELD_INITVAR:  # type: ignore[attr-defined]
-            raise Unsupported(
-                f"has the field {hint.__qualname__}.{name}, which is not both stored and given to __init__",
-                "Make it a property, or a plain field.",
-            )
+    stored = {field.name for field in fields}
+    for name in sorted(stored ^ inspect.signature(hint).parameters.keys()):
+        raise Unsupported(
+            f"has the field {hint.__qualname__}.{name}, which is not both stored and given to __init__",
+            "Make it a property, or a plain field.",
+        )
     missing = dataclasses.MISSING
     return (
         {field.name: hints[field.name] for field in fields},
