@@ -253,8 +253,10 @@ class DictCodec(Codec):
             return self.key.read(key)
         try:
             number = int(key)
-        except ValueError as error:
-            raise Refused("is a key that is not an integer", "Store the digits of an int.") from error
+        except ValueError:
+            number = None  # whose text is not the key either
+        if str(number) != key:  # "07" and "7" would become one key
+            raise Refused("is a key that is not an int", "Store the digits of an int.")
         return self.key.read(number)
 
 

@@ -168,7 +168,13 @@ class FloatCodec(Codec):
     def read(self, stored: Any) -> float:
         if stored == "-0.0":
             return -0.0
-        return finite(_float_of(stored))
+        if type(stored) is not float and type(stored) is not int:
+            raise mismatch(stored, self.name)
+        try:
+            # The shortest digits of a large float, spelled out, need not be the integer it equals.
+            return finite(float(stored))
+        except OverflowError as error:
+            raise Refused("is too large for a float", "Store a number below 1.8e308.") from error
 
 
 class StableFloatCodec(Codec):
