@@ -233,7 +233,7 @@ def _runnable(place: Cluster) -> Path:
         for stale in place.directory.glob("programs-*"):
             shutil.rmtree(stale)
         unfinished = place.directory / "programs-unfinished"
-        for part in ("bin", "lib", "share"):
+        for part in (part for part in ("bin", "lib", "share") if (installation / part).is_dir()):
             source = installation / part
             shutil.copytree(source, unfinished / package.name / installation.name / part, symlinks=True)
         libraries = package.with_name(package.name + ".libs")
