@@ -289,7 +289,7 @@ TYPED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "hint"), TYPED, ids=lambda one: repr(one)[:40])
+@pytest.mark.parametrize(("value", "hint"), TYPED, ids=lambda one: type(one).__name__)
 def test_b147_a_typed_value_comes_back_with_its_value_and_type(value, hint):
     back = round_trip(value, hint)
 
@@ -651,7 +651,6 @@ class Stamped:
         set[list[int]],
         set[Order],
         complex,
-        object(),
         5,
         list[complex],
         Stamped,
