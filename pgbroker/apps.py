@@ -4,8 +4,10 @@
 # host project need not list pgtrigger itself.
 import pgtrigger.apps
 from django.apps import AppConfig, apps
-from django.db.backends.signals import connection_created
 from django.core.signals import setting_changed
+from django.db.backends.signals import connection_created
+from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
 
 from pgbroker import conf, db
 
@@ -20,8 +22,13 @@ class PgBrokerConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect what must hear of connections and settings, and finish django-pgtrigger's set-up."""
+        from pgbroker import registry
+
         connection_created.connect(db.carry_scope, dispatch_uid="pgbroker.carry_scope")
         setting_changed.connect(conf.forget, dispatch_uid="pgbroker.forget_settings")
+        post_migrate.connect(registry.declare_after_migrate, sender=self, dispatch_uid="pgbroker.declare")
+        # Jobs register when their module is imported, as signals and admin classes do.
+        autodiscover_modules("jobs", "tasks")
         if not apps.is_installed("pgtrigger"):
             pgtrigger.apps.patch_migrations()
             pgtrigger.apps.patch_schema_editor()

@@ -5,13 +5,20 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 
+class Fence(NamedTuple):
+    """Who may write about an attempt; the part of a lease that a release needs."""
+
+    job_id: UUID
+    lease_token: int
+    worker_id: UUID
+
+
 class Lease(NamedTuple):
     """
     The right to run one attempt until `lease_expires_at`.
 
     `(job_id, lease_token, worker_id)` is the fence. A named tuple, since a worker makes tens of
-    thousands a second. All instants are the database's; `claimed_at` is this process's monotonic
-    clock when the claim returned, so that later instants are `leased_at` plus a difference.
+    thousands a second. All instants are the database's.
     """
 
     job_id: UUID

@@ -1,6 +1,6 @@
 """claim: ready -> running."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -19,6 +19,7 @@ def claim(
     worker_id: UUID,
     lease: timedelta,
     ageing: timedelta,
+    quick: Sequence[int] = (),
     bounds: Bounds | None = None,
     using: str | db.Session = "default",
 ) -> list[Lease]:
@@ -26,8 +27,9 @@ def claim(
     Take up to *limit* ready jobs of a queue, best rank first: ready -> running.
 
     Returns at once; the list is empty when nothing is ready. Each claim burns one attempt and issues a
-    new lease token, which every later write about the attempt must present. At most *idle* fragile jobs
-    are taken (see `Lease.fragile`). *bounds* are hints by priority; without them it looks from the start.
+    new lease token, which every later write about the attempt must present. Beyond the first *idle* only
+    jobs of *quick* types are taken, and none that is fragile (see `Lease.fragile`). *bounds* are hints by
+    priority; without them it looks from the start.
     """
     assert limit >= 1
     assert idle >= 0
@@ -38,6 +40,7 @@ def claim(
             "queue_id": queue_id,
             "limit": limit,
             "idle": idle,
+            "quick": list(quick),
             "worker_id": worker_id,
             "lease": lease,
             "ageing": ageing,

@@ -56,3 +56,13 @@ def declare_types(types: Sequence[DeclaredType], *, using: str | db.Session = "d
         if len(ids) == len(types):
             break
     return ids
+
+
+def type_ids(names: Sequence[str], *, using: str | db.Session = "default") -> dict[str, int]:
+    """Return the ids of the types of these names that have a row."""
+    return dict(db.fetch("type_ids", {"names": list(names)}, lambda row: (row[0], row[1]), using=using))
+
+
+def table_exists(*, using: str | db.Session = "default") -> bool:
+    """Tell whether the tables are there: false before the first migration, and after going back to zero."""
+    return bool(db.fetch("installed", {}, lambda row: row[0], using=using)[0])

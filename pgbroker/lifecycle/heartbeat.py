@@ -44,3 +44,8 @@ def heartbeat(
             using=using,
         )
     return answers
+
+
+def own_leases(worker_id: UUID, *, using: str | db.Session = "default") -> list[tuple[UUID, int]]:
+    """List the (job id, lease token) pairs that the database says this worker holds."""
+    return db.fetch("own_leases", {"worker_id": worker_id}, lambda row: (row[0], row[1]), using=using)

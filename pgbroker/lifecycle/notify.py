@@ -5,6 +5,6 @@ from collections.abc import Sequence
 from pgbroker import db
 
 
-def notify(queue_ids: Sequence[int], *, using: str | db.Session = "default") -> None:
+def notify(queues: Sequence[str], *, using: str | db.Session = "default") -> None:
     """Send one wake-up a queue, in a transaction of its own: it takes a lock that all commits share."""
-    db.fetch("notify", {"queue_ids": list(queue_ids)}, tuple, using=using)
+    db.fetch("notify", {"queues": list(queues)}, tuple, using=using)

@@ -55,3 +55,24 @@ def resume(target: Target, *, using: str | db.Session = "default") -> int | None
         "resume", {**target._asdict(), "kind": target.kind}, lambda row: row[1] or 0, using=using
     )
     return ended[0] if ended else None
+
+
+class Pausing(NamedTuple):
+    """A pause in force, by ids; what is None does not limit it."""
+
+    queue_id: int | None
+    job_type_id: int | None
+    tenant: str | None
+
+    def stops(self, queue_id: int, job_type_id: int, tenant: str) -> bool:
+        """Tell whether a job of this queue, type and tenant may not run."""
+        return (
+            self.queue_id in (None, queue_id)
+            and self.job_type_id in (None, job_type_id)
+            and self.tenant in (None, tenant)
+        )
+
+
+def pauses(*, using: str | db.Session = "default") -> list[Pausing]:
+    """List the pauses in force."""
+    return db.fetch("pauses", {}, Pausing._make, using=using)

@@ -1,13 +1,14 @@
 """reap: running -> scheduled, dead_letter, cancelled, once the lease has expired."""
 
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 from pgbroker import db
 from pgbroker.policy.backoff import Backoff
 
-EVERYTHING = datetime.min.replace(tzinfo=UTC)
+# Longer than anything has been due: look at all of it.
+EVERYTHING = timedelta(days=36500)
 
 
 class Reaped(NamedTuple):
@@ -29,26 +30,27 @@ def reap(
     limit: int,
     max_crashes: int,
     backoff: Backoff,
-    since: datetime = EVERYTHING,
+    within: timedelta = EVERYTHING,
     using: str | db.Session = "default",
 ) -> list[Reaped]:
     """
     Take back up to *limit* attempts whose lease has expired, oldest expiry first.
 
     A holder whose worker row is silent counts as a crash; after *max_crashes* the job is a dead letter.
-    The first loss is retried at once, later ones after the type's backoff or *backoff*. *since* is a
-    hint: leases that expired at or before it were looked at already.
+    The first loss is retried at once, later ones after the type's backoff or *backoff*. *within* is a
+    hint: leases that expired longer ago were looked at already.
     """
     assert limit >= 1
     return db.fetch(
         "reap",
         {
-            "since": since,
+            "within": within,
             "limit": limit,
             "max_crashes": max_crashes,
             "base": backoff.base,
             "factor": backoff.factor,
             "cap": backoff.cap,
+            "jitter": backoff.jitter,
         },
         Reaped._make,
         using=using,

@@ -5,12 +5,12 @@ from datetime import timedelta
 from itertools import groupby
 
 from pgbroker import db
-from pgbroker.lease import Lease
+from pgbroker.lease import Fence, Lease
 from pgbroker.outcomes import Settled
 
 
 def release(
-    leases: Sequence[tuple[Lease, timedelta | None]], *, code: str, using: str | db.Session = "default"
+    leases: Sequence[tuple[Lease | Fence, timedelta | None]], *, code: str, using: str | db.Session = "default"
 ) -> list[Settled]:
     """
     Hand claimed jobs back unharmed: running -> ready, or scheduled after a delay.

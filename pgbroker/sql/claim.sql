@@ -2,7 +2,8 @@
 --
 --   queue_id     smallint       the queue to serve
 --   limit        bigint         most jobs to take, at least 1
---   idle         bigint         slots with nothing to do: only so many fragile jobs may be taken
+--   idle         bigint         slots with nothing to do: so many jobs are taken whatever they are
+--   quick        int[]          types whose jobs end fast: more of them may be taken, to be held
 --   worker_id    uuid           who will hold the leases
 --   lease        interval       how long each lease lasts
 --   ageing       interval       what one step of priority is worth in waiting
@@ -12,7 +13,8 @@
 --
 -- Scope:  all
 -- Plan:   hot
--- Rows:   one per claimed job with its payload, in rank order; none when nothing is ready.
+-- Rows:   one per claimed job with its payload, in rank order; none when nothing is ready. A job that lost its
+--         payload comes with null arguments: it must fail in sight.
 -- Locks:  job rows, skip locked: it never waits for another worker.
 -- Index:  job_claim.
 --
@@ -21,8 +23,8 @@
 -- dead index entries a held snapshot keeps; an empty hint reads from the very start. Lanes come from
 -- queue_priority, so that a priority never seen before is claimed at once.
 --
--- A fragile job (it crashed a worker, or this is its last attempt) is taken only for an idle slot: held
--- behind others it could be lost to somebody else's crash.
+-- Beyond the idle slots only quick types are taken, and no fragile job (it crashed a worker, or this is its
+-- last attempt): held behind others it could be lost to somebody else's crash.
 with lane as materialized (
     select
         known.priority,
@@ -60,14 +62,16 @@ taken as (
         from (
             select
                 candidate.id,
-                candidate.fragile,
+                candidate.may_be_held,
                 row_number() over (order by candidate.rank, candidate.id) as place
             from lane
             cross join lateral (
                 select
                     job.id,
                     job.ready_at - lane.priority * %(ageing)s::interval as rank,
-                    job.crash_count > 0 or job.attempt_count + 1 >= job.max_attempts as fragile
+                    job.crash_count = 0
+                        and job.attempt_count + 1 < job.max_attempts
+                        and job.job_type_id = any (%(quick)s::int[]) as may_be_held
                 from pgbroker.job
                 where job.queue_id = %(queue_id)s
                   and job.status = 2 /* ready */
@@ -93,7 +97,7 @@ taken as (
             order by candidate.rank, candidate.id
             limit %(limit)s
         ) as chosen
-        where chosen.place <= %(idle)s or not chosen.fragile
+        where chosen.place <= %(idle)s or chosen.may_be_held
     ))
     returning
         id, lease_token, worker_id, queue_id, job_type_id, tenant_id, priority, attempt_count,
@@ -105,7 +109,7 @@ select
     taken.worker_id,
     taken.queue_id,
     taken.job_type_id,
-    payload.type_version,
+    coalesce(payload.type_version, 1) as type_version,
     taken.tenant_id,
     taken.priority,
     taken.attempt_count,
@@ -122,5 +126,5 @@ select
     payload.correlation_id,
     payload.traceparent
 from taken
-join pgbroker.job_payload as payload on payload.job_id = taken.id
+left join pgbroker.job_payload as payload on payload.job_id = taken.id
 order by taken.ready_at - taken.priority * %(ageing)s::interval, taken.id

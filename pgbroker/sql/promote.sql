@@ -1,7 +1,7 @@
 -- Make due jobs of some queues ready: scheduled -> ready.
 --
 --   queue_ids  smallint[]   the queues to serve
---   since      timestamptz  due times at or before it were looked at already; a hint, -infinity looks at all
+--   within     interval      look only at times due so long ago; a hint that spares dead index entries
 --   limit      bigint       most jobs per queue
 --
 -- Scope:  all
@@ -21,7 +21,7 @@ with due as materialized (
         from pgbroker.job
         where job.queue_id = served.queue_id
           and job.status = 0 /* scheduled */
-          and job.available_at > %(since)s
+          and job.available_at > statement_timestamp() - %(within)s::interval
           and job.available_at <= statement_timestamp()
         order by job.available_at
         limit %(limit)s

@@ -1,11 +1,12 @@
 -- Take back attempts whose lease expired, and decide where their jobs go.
 --
---   since        timestamptz       leases that expired at or before it were looked at already; a hint
+--   within       interval           look only at leases that expired so long ago; a hint
 --   limit        bigint            most attempts to take back
 --   max_crashes  int               lost workers after which a job is a dead letter
 --   base         double precision  backoff where the job's options have none: seconds,
 --   factor       double precision  ... growth per failure,
---   cap          double precision  ... and longest wait
+--   cap          double precision  ... longest wait,
+--   jitter       boolean           ... and whether a random share of it is waited
 --
 -- Scope:  all
 -- Plan:   hot
@@ -16,7 +17,9 @@
 --
 -- running -> scheduled, dead_letter, cancelled. Whether the worker died is only a label: a silent worker row
 -- makes it a crash, otherwise the lease ran out on a live one. The first loss is retried at once, then by
--- backoff: capped before it is multiplied, in powers of at most 60.
+-- backoff, which counts failures: snoozes and releases are none. It is compared as logarithms before it is
+-- multiplied, and what a row's options cannot mean is read as absent or as the nearest that can: one odd row
+-- would stop the reaper for all.
 with expired as materialized (
     select
         job.id,
@@ -24,14 +27,16 @@ with expired as materialized (
         job.lease_token,
         job.leased_at,
         worker.id is null or worker.expires_at <= statement_timestamp() as crashed,
-        coalesce((payload.options -> 'backoff' ->> 'base')::double precision, %(base)s) as base,
-        coalesce((payload.options -> 'backoff' ->> 'factor')::double precision, %(factor)s) as factor,
-        coalesce((payload.options -> 'backoff' ->> 'cap')::double precision, %(cap)s) as cap
+        round(least(greatest(given.base, 0), 31622400), 6)::double precision as base,
+        round(least(greatest(given.factor, 1), 1000000), 6)::double precision as factor,
+        round(least(greatest(given.cap, 0), 31622400), 6)::double precision as cap,
+        case when given.jitter then random() else 1.0 end as share,
+        greatest(job.attempt_count - (job.max_attempts - job.declared_attempts), 1) as failures
     from (
         select *
         from pgbroker.job
         where job.status = 3 /* running */
-          and job.lease_expires_at > %(since)s
+          and job.lease_expires_at > statement_timestamp() - %(within)s::interval
           and job.lease_expires_at <= statement_timestamp()
         order by job.lease_expires_at
         limit %(limit)s
@@ -39,6 +44,25 @@ with expired as materialized (
     ) as job
     left join pgbroker.worker on worker.id = job.worker_id
     left join pgbroker.job_payload as payload on payload.job_id = job.id
+    cross join lateral (
+        select
+            coalesce(
+                jsonb_path_query_first(payload.options, '$.backoff.base ? (@.type() == "number")')::numeric,
+                %(base)s::double precision::numeric
+            ) as base,
+            coalesce(
+                jsonb_path_query_first(payload.options, '$.backoff.factor ? (@.type() == "number")')::numeric,
+                %(factor)s::double precision::numeric
+            ) as factor,
+            coalesce(
+                jsonb_path_query_first(payload.options, '$.backoff.cap ? (@.type() == "number")')::numeric,
+                %(cap)s::double precision::numeric
+            ) as cap,
+            coalesce(
+                jsonb_path_query_first(payload.options, '$.backoff.jitter ? (@.type() == "boolean")')::boolean,
+                %(jitter)s
+            ) as jitter
+    ) as given
 ),
 reaped as (
     update pgbroker.job
@@ -60,10 +84,11 @@ reaped as (
              and attempt_count < max_attempts
                 then statement_timestamp() + case
                     when crash_count = 0 then interval '0'
-                    else random() * interval '1 second' * case
-                        when expired.base * power(expired.factor, least(attempt_count, 60) - 1) < expired.cap
-                            then expired.base * power(expired.factor, least(attempt_count, 60) - 1)
-                        else expired.cap
+                    else expired.share * interval '1 second' * case
+                        when expired.base <= 0 or expired.cap <= 0 then 0.0
+                        when (expired.failures - 1) * ln(expired.factor) >= ln(expired.cap) - ln(expired.base)
+                            then expired.cap
+                        else expired.base * power(expired.factor, expired.failures - 1)
                     end
                 end
         end,

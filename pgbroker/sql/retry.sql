@@ -5,12 +5,13 @@
 --
 -- Scope:  tenant
 -- Rows:   one per job this tenant has: job_id, outcome (retried, unchanged, key_held_by_newer_job), queue_id,
---         the status from before, and the holder of its key where that is another job.
+--         the status from before, and the job that has its key where that is another one.
 -- Locks:  the idempotency keys, then the job rows, each in order: the order in which enqueue takes them.
 -- Index:  job_pkey, idempotency_pkey.
 --
--- A job whose idempotency key a newer live job holds is left alone: two jobs would run under one key. A
--- deadline that ended it does not end the retry.
+-- A job whose idempotency key a newer live job holds is left alone: two jobs would run under one key. So are
+-- all but one of several that share a key: the one that holds it, else the youngest, is retried. A deadline
+-- that ended a job does not end its retry.
 with wanted as materialized (
     select payload.job_id, job.tenant_id, job.job_type_id, payload.idempotency_key
     from pgbroker.job_payload as payload
@@ -27,27 +28,58 @@ key_holder as materialized (
     order by held.tenant_id, held.job_type_id, held.key
     for update of held
 ),
-ended as materialized (
+-- The jobs and those ended ones that hold their keys: only a locked row tells whether another retry, which
+-- this one waited for, has just revived the holder. A holder that lives is not locked, nobody waits for it.
+-- Asked for after the keys are locked: the array makes this step wait for that one.
+locked as materialized (
+    select job.*
+    from pgbroker.job
+    where job.id = any (
+        %(job_ids)s::uuid[] || array(
+            select key_holder.holder_id
+            from key_holder
+            join pgbroker.job as holder on holder.id = key_holder.holder_id
+            where holder.status >= 10
+        )
+    )
+    order by job.id
+    for no key update
+),
+judged as (
     select
         job.id,
         job.status,
         job.queue_id,
         case
-            -- A holder this statement cannot see was made while it waited for the key: it is newer for sure.
-            when newer.id is null or pgbroker.holds_key_1(key_holder.scope, newer.status) then key_holder.holder_id
+            -- A holder that is not among the locked lives, or was made while this statement waited for the key.
+            when key_holder.holder_id <> job.id
+             and (newer.id is null or pgbroker.holds_key_1(key_holder.scope, newer.status))
+                then key_holder.holder_id
         end as newer_id,
-        row_number() over (order by job.id) as place
-    from (
-        select job.*
-        from pgbroker.job
-        -- Asked for after the keys are locked: the count makes this step wait for that one.
-        where (select count(*) from key_holder) >= 0
-          and job.id = any (%(job_ids)s::uuid[])
-        order by job.id
-        for no key update
-    ) as job
-    left join key_holder on key_holder.job_id = job.id and key_holder.holder_id <> job.id
-    left join pgbroker.job as newer on newer.id = key_holder.holder_id
+        key_holder.holder_id,
+        row(wanted.tenant_id, wanted.job_type_id, wanted.idempotency_key) as key,
+        wanted.idempotency_key is not null as keyed
+    from locked as job
+    left join wanted on wanted.job_id = job.id
+    left join key_holder on key_holder.job_id = job.id
+    left join locked as newer on newer.id = key_holder.holder_id
+    where job.id = any (%(job_ids)s::uuid[])
+),
+ended as materialized (
+    select
+        id,
+        status,
+        queue_id,
+        coalesce(
+            newer_id,
+            case when keyed and id <> first_value(id) over same_key then first_value(id) over same_key end
+        ) as newer_id,
+        row_number() over (order by id) as place
+    from judged
+    window same_key as (
+        partition by key, status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */), newer_id is null
+        order by id = holder_id desc, id desc
+    )
 ),
 retried as (
     update pgbroker.job

@@ -31,6 +31,7 @@
 with outcome as materialized (
     select
         entry.*,
+        coalesce(entry.delay, interval '0') as wait,
         %(worker_id)s::uuid as worker_id,
         3::smallint as running
     from unnest(
@@ -56,18 +57,18 @@ held as materialized (
     select
         job.id,
         outcome.*,
-        job.deadline_at < statement_timestamp() + outcome.delay as too_late,
+        job.deadline_at < statement_timestamp() + outcome.wait as too_late,
         extract(epoch from outcome.started_at - job.ready_at)::double precision as waited,
         case
             when job.cancel_requested_at is not null then 13 /* cancelled */
             when outcome.state = 1 /* completed */ then 10 /* completed */
-            when outcome.state = 8 /* snoozed */ and job.deadline_at < statement_timestamp() + outcome.delay
+            when outcome.state = 8 /* snoozed */ and job.deadline_at < statement_timestamp() + outcome.wait
                 then 11 /* failed */
             when outcome.state = 8 /* snoozed */ then 0 /* scheduled */
             when outcome.permanent then 11 /* failed */
             when outcome.dead then 12 /* dead_letter */
             when job.attempt_count >= job.max_attempts then 12 /* dead_letter */
-            when job.deadline_at < statement_timestamp() + outcome.delay then 11 /* failed */
+            when job.deadline_at < statement_timestamp() + outcome.wait then 11 /* failed */
             else 0 /* scheduled */
         end as next_status
     from outcome
@@ -82,7 +83,7 @@ held as materialized (
 settled as (
     update pgbroker.job
     set status = held.next_status,
-        available_at = case when held.next_status = 0 /* scheduled */ then statement_timestamp() + coalesce(held.delay, interval '0') end,
+        available_at = case when held.next_status = 0 /* scheduled */ then statement_timestamp() + held.wait end,
         finished_at = case when held.next_status >= 10 then statement_timestamp() end,
         max_attempts = max_attempts + (held.state = 8 /* snoozed */ and held.next_status = 0 /* scheduled */)::int,
         worker_id = null,

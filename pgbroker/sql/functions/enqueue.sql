@@ -21,7 +21,6 @@ create function pgbroker.enqueue(
 language plpgsql volatile as $function$
 declare
     answer record;
-    queue_id smallint;
 begin
     if jsonb_typeof(kwargs) is distinct from 'object' then
         raise exception 'kwargs is %, not an object of named arguments', coalesce(jsonb_typeof(kwargs), 'null')
@@ -53,8 +52,10 @@ begin
         raise exception '%', coalesce(answer.detail, answer.outcome) using errcode = 'PB001', hint = answer.outcome;
     end if;
     if notify then
-        select job.queue_id into queue_id from pgbroker.job where job.id = answer.job_id;
-        perform pg_notify('pgbroker', queue_id::text);
+        perform pg_notify('pgbroker', known.name)
+        from pgbroker.job
+        join pgbroker.queue as known on known.id = job.queue_id
+        where job.id = answer.job_id;
     end if;
     return answer.job_id;
 end

@@ -32,10 +32,16 @@ create type pgbroker.enqueue_entry_1 as (
 -- and each row that cannot be stored carries the code and the reason.
 create function pgbroker.enqueue_entries_1(jobs jsonb) returns setof pgbroker.enqueue_entry_1
 language sql stable as $function$
+    -- A former name means the type that took it over, even where the former type still has its row.
     with known_type as (
-        select name as called, id, version, defaults from pgbroker.job_type
-        union all
-        select alias, id, version, defaults from pgbroker.job_type, unnest(aliases) as alias
+        select distinct on (called.name) called.name as called, job_type.id, job_type.version, job_type.defaults
+        from pgbroker.job_type
+        cross join lateral (
+            select job_type.name, false as former
+            union all
+            select alias, true from unnest(job_type.aliases) as alias
+        ) as called
+        order by called.name, called.former desc, job_type.id desc
     ),
     given as materialized (
         select
@@ -43,6 +49,7 @@ language sql stable as $function$
             job_type.id as job_type_id,
             coalesce(entry.type_version, job_type.version) as version,
             queue.id as queue_id,
+            coalesce(entry.args, '{"v": 1, "args": [], "kwargs": {}}') as chosen_args,
             coalesce(entry.priority, (job_type.defaults ->> 'priority')::int, 0) as chosen_priority,
             coalesce(entry.max_attempts, (job_type.defaults ->> 'max_attempts')::int, 5) as chosen_attempts,
             coalesce(entry.idempotency_scope, 'held') as chosen_scope,
@@ -81,7 +88,7 @@ language sql stable as $function$
         queue_id,
         job_type_id,
         version,
-        coalesce(args, '{"v": 1, "args": [], "kwargs": {}}'),
+        chosen_args,
         options,
         case when chosen_priority between -100 and 100 then chosen_priority::smallint end,
         chosen_attempts,
@@ -93,7 +100,7 @@ language sql stable as $function$
         case
             when idempotency_key is not null then sha256(
                 convert_to(
-                    jsonb_build_array(args, chosen_priority, chosen_attempts, options -> 'backoff')::text,
+                    jsonb_build_array(chosen_args, chosen_priority, chosen_attempts, options -> 'backoff')::text,
                     'UTF8'
                 )
             )
@@ -130,118 +137,101 @@ $function$;
 -- Keys are taken in sorted order, so two calls never wait for each other. A key that another transaction is
 -- just taking is waited for: if that one rolls back it is no holder. A key whose job let go of it changes
 -- hands under its row lock; the job's status is read in a later statement than the wait, because the
--- statement that waited sees what was true before.
+-- statement that waited sees what was true before. Look-ups are correlated, never joins of two arrays:
+-- the planner cannot know their sizes, and a nested loop over them is quadratic.
 create function pgbroker.enqueue_hold_keys_1(entries pgbroker.enqueue_entry_1[])
 returns pgbroker.enqueue_entry_1[]
 language plpgsql volatile as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
-    undecided int[];
-    won int[];
     round int := 0;
 begin
-    undecided := array(
-        select distinct on (entry.job_type_id, entry.idempotency_key) entry.ordinal
+    -- pending: the first entry with its key. follower: a later one of the same call.
+    entries := array(
+        select pgbroker.enqueue_with_outcome_1(
+            entry,
+            case
+                when entry.outcome is not null or entry.idempotency_key is null then entry.outcome
+                when row_number() over (
+                    partition by entry.job_type_id, entry.idempotency_key, entry.outcome is null
+                    order by entry.ordinal
+                ) = 1 then 'pending'
+                else 'follower'
+            end
+        )
         from unnest(entries) as entry
-        where entry.idempotency_key is not null and entry.outcome is null
-        order by entry.job_type_id, entry.idempotency_key, entry.ordinal
     );
-    while cardinality(undecided) > 0 loop
+    loop
         round := round + 1;
         if round > 10 then
             -- Ten times in a row a holder vanished between two statements: somebody deletes keys in a loop.
             raise exception 'idempotency keys are contended' using errcode = '40001';
         end if;
 
-        with taken as (
-            insert into pgbroker.idempotency (tenant_id, job_type_id, key, job_id, digest, scope)
-            select tenant, entry.job_type_id, entry.idempotency_key, entry.id, entry.digest, entry.idempotency_scope
-            from unnest(entries) as entry
-            join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal
-            order by entry.job_type_id, entry.idempotency_key
-            on conflict (tenant_id, job_type_id, key) do nothing
-            returning job_id
-        )
-        select array_agg(entry.ordinal)
-        into won
-        from taken
-        join unnest(entries) as entry on entry.id = taken.job_id
-        join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal;
-        undecided := array(select unnest(undecided) except select unnest(won));
-        exit when cardinality(undecided) = 0;
+        insert into pgbroker.idempotency (tenant_id, job_type_id, key, job_id, digest, scope)
+        select tenant, entry.job_type_id, entry.idempotency_key, entry.id, entry.digest, entry.idempotency_scope
+        from unnest(entries) as entry
+        where entry.outcome = 'pending'
+        order by entry.job_type_id, entry.idempotency_key
+        on conflict (tenant_id, job_type_id, key) do nothing;
 
         -- Wait only where the holder seems to let go: a plain duplicate takes no lock.
         perform
-        from pgbroker.idempotency as held
-        join unnest(entries) as entry
-            on held.job_type_id = entry.job_type_id
+        from unnest(entries) as entry
+        join pgbroker.idempotency as held
+            on held.tenant_id = tenant
+            and held.job_type_id = entry.job_type_id
             and held.key = entry.idempotency_key
-        join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal
-        left join pgbroker.job on job.id = held.job_id
-        where held.tenant_id = tenant
-          and not pgbroker.holds_key_1(held.scope, job.status)
+        where entry.outcome = 'pending'
+          and held.job_id <> entry.id
+          and not pgbroker.holds_key_1(held.scope, (select job.status from pgbroker.job where job.id = held.job_id))
         order by held.job_type_id, held.key
         for update of held;
-
-        with holder as materialized (
-            select
-                entry.ordinal,
-                held.job_type_id,
-                held.key,
-                held.job_id,
-                held.digest = entry.digest as same_body,
-                pgbroker.holds_key_1(held.scope, job.status) as holds
-            from pgbroker.idempotency as held
-            join unnest(entries) as entry
-                on held.job_type_id = entry.job_type_id
-                and held.key = entry.idempotency_key
-            join unnest(undecided) as open (ordinal) on open.ordinal = entry.ordinal
-            left join pgbroker.job on job.id = held.job_id
-            where held.tenant_id = tenant
-        ),
-        passed_on as (
+        if found then
             update pgbroker.idempotency as held
             set job_id = entry.id,
                 digest = entry.digest,
                 scope = entry.idempotency_scope,
                 created_at = statement_timestamp()
-            from holder
-            join unnest(entries) as entry on entry.ordinal = holder.ordinal
-            where not holder.holds
-              and held.tenant_id = tenant
-              and held.job_type_id = holder.job_type_id
-              and held.key = holder.key
-              -- Let go after the lock step looked: next round.
-              and held.job_id = holder.job_id
-            returning holder.ordinal
-        ),
-        decided as (
-            select ordinal, true as won, null::uuid as job_id, true as same_body from passed_on
-            union all
-            select ordinal, false, job_id, same_body from holder where holds
-        ),
-        kept as (
-            select array_agg(
-                case
-                    when decided.won is not false then entry
-                    else pgbroker.enqueue_answer_1(entry, decided.job_id, decided.same_body)
-                end
-                order by entry.ordinal
-            ) as entries
             from unnest(entries) as entry
-            left join decided on decided.ordinal = entry.ordinal
-        )
-        select kept.entries, array(select unnest(undecided) except select ordinal from decided)
-        into entries, undecided
-        from kept;
+            where entry.outcome = 'pending'
+              and held.tenant_id = tenant
+              and held.job_type_id = entry.job_type_id
+              and held.key = entry.idempotency_key
+              and held.job_id <> entry.id
+              and not pgbroker.holds_key_1(held.scope, (select job.status from pgbroker.job where job.id = held.job_id));
+        end if;
+
+        entries := array(
+            select case
+                when entry.outcome is distinct from 'pending' then entry
+                when holder.job_id = entry.id then pgbroker.enqueue_with_outcome_1(entry, null)
+                when holder.holds then pgbroker.enqueue_answer_1(entry, holder.job_id, holder.digest = entry.digest)
+                -- Gone, or let go of since: the next round takes it.
+                else entry
+            end
+            from unnest(entries) as entry
+            left join lateral (
+                select
+                    held.job_id,
+                    held.digest,
+                    pgbroker.holds_key_1(held.scope, (select job.status from pgbroker.job where job.id = held.job_id)) as holds
+                from pgbroker.idempotency as held
+                where entry.outcome = 'pending'
+                  and held.tenant_id = tenant
+                  and held.job_type_id = entry.job_type_id
+                  and held.key = entry.idempotency_key
+                -- Keeps this a look-up by key for each entry, whatever the planner thinks of their number.
+                offset 0
+            ) as holder on true
+        );
+        exit when not exists (select from unnest(entries) as entry where entry.outcome = 'pending');
     end loop;
 
-    -- Later rows of the same call with the same key follow the first of them.
     return array(
         select
             case
-                when (entry).idempotency_key is null or (entry).ordinal = (first).ordinal then entry
-                when (entry).outcome is not null then entry
+                when (entry).outcome is distinct from 'follower' then entry
                 else pgbroker.enqueue_answer_1(
                     entry,
                     (first).id,
@@ -253,12 +243,21 @@ begin
                 entry,
                 first_value(entry) over (
                     partition by (entry).job_type_id, (entry).idempotency_key
-                    order by (entry).ordinal
+                    -- Refused rows of the same key are nobody's first.
+                    order by coalesce((entry).outcome, '') not in ('', 'existing', 'follower', 'idempotency_conflict'), (entry).ordinal
                 ) as first
             from unnest(entries) as entry
         ) as each
-        order by (entry).ordinal
     );
+end
+$function$;
+
+create function pgbroker.enqueue_with_outcome_1(entry pgbroker.enqueue_entry_1, outcome text)
+returns pgbroker.enqueue_entry_1
+language plpgsql immutable as $function$
+begin
+    entry.outcome := outcome;
+    return entry;
 end
 $function$;
 
@@ -342,7 +341,7 @@ begin
         on conflict (id) do nothing
         returning job.id
     ),
-    -- The rows are inserted with the caller's ids, so what came back tells which of them are new.
+    -- Where the id existed its payload does too. No join with new_job: over two unknown sizes it is quadratic.
     new_payload as (
         insert into pgbroker.job_payload (
             job_id, tenant_id, type_version, args, options, idempotency_key, principal,
@@ -352,7 +351,6 @@ begin
             entry.id, tenant, entry.type_version, entry.args, entry.options, entry.idempotency_key,
             entry.principal, entry.correlation_id, entry.traceparent, entry.tags
         from unnest(entries) as entry
-        join new_job on new_job.id = entry.id
         where entry.outcome is null
         on conflict do nothing
     ),
@@ -376,7 +374,8 @@ begin
     end if;
     return query
         select entry.ordinal, entry.id, coalesce(entry.outcome, 'created'), entry.detail
-        from unnest(entries) as entry;
+        from unnest(entries) as entry
+        order by entry.ordinal;
 end
 $function$;
 

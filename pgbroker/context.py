@@ -1,0 +1,137 @@
+"""What a handler with `takes_context=True` is given: its attempt, and whether it should stop."""
+
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+from pgbroker.compat import TaskContext, TaskResult, TaskResultStatus
+from pgbroker.errors import AttemptCancelled
+from pgbroker.lease import Lease
+
+if TYPE_CHECKING:
+    from pgbroker.registry import JobType
+
+StopReason = Literal["cancelled", "timed_out", "lease_lost", "shutdown"]
+
+
+class Stop:
+    """Whether and why an attempt should stop. Set once; the first reason stays."""
+
+    __slots__ = ("_event", "_lock", "reason")
+
+    def __init__(self) -> None:
+        self.reason: StopReason | None = None
+        # Made only when somebody waits: most attempts never do.
+        self._event: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    def set(self, reason: StopReason) -> None:
+        """Ask the attempt to stop."""
+        with self._lock:
+            if self.reason is None:
+                self.reason = reason
+            if self._event is not None:
+                self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so many seconds, or until asked to stop; tells whether it was."""
+        with self._lock:
+            if self.reason is not None:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+        return self._event.wait(seconds)
+
+
+class JobContext(TaskContext):
+    """
+    The first argument, `context`, of a handler declared with `takes_context=True`.
+
+    A Django `TaskContext` with what pgbroker knows: the job, its tenant, and whether to stop.
+    """
+
+    __slots__ = ("_job_type", "_result", "_stop", "lease")
+
+    lease: Lease
+
+    def __init__(self, lease: Lease, job_type: "JobType", stop: Stop) -> None:
+        # The base is a frozen dataclass around a TaskResult, which is made here only when it is asked for.
+        object.__setattr__(self, "lease", lease)
+        object.__setattr__(self, "_job_type", job_type)
+        object.__setattr__(self, "_stop", stop)
+        object.__setattr__(self, "_result", None)
+
+    @property
+    def task_result(self) -> TaskResult:  # type: ignore[override]
+        """Django's view of this job: running, with its arguments as they are stored."""
+        if self._result is None:
+            object.__setattr__(self, "_result", running_result(self.lease, self._job_type))
+        return self._result  # type: ignore[no-any-return]
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.lease.attempt_count
+
+    @property
+    def job_id(self) -> UUID:
+        """The job's id."""
+        return self.lease.job_id
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant the handler works as."""
+        return self.lease.tenant_id
+
+    @property
+    def correlation_id(self) -> str | None:
+        """The id that follows the work across jobs, as the enqueuing call set it."""
+        return self.lease.correlation_id
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        """The instant after which the job is not worth doing, by the database's clock."""
+        return self.lease.deadline_at
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """True when a failure now makes the job a dead letter."""
+        return self.lease.attempt_count >= self.lease.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the attempt should stop; a thread cannot be stopped from outside, so look now and then."""
+        return self._stop.reason is not None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it should stop: cancelled, timed_out, lease_lost or shutdown."""
+        return self._stop.reason  # type: ignore[no-any-return]
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `AttemptCancelled` once the attempt should stop."""
+        if self._stop.reason is not None:
+            raise AttemptCancelled(f"the attempt was asked to stop: {self._stop.reason}")
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but wake when asked to stop; tells whether that happened. For threads only."""
+        return self._stop.wait(seconds)  # type: ignore[no-any-return]
+
+
+def running_result(lease: Lease, job_type: "JobType") -> TaskResult:
+    """Make Django's `TaskResult` of an attempt that runs, without asking the database."""
+    return TaskResult(
+        task=job_type.task,
+        id=str(lease.job_id),
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=lease.created_at,
+        started_at=lease.leased_at,
+        finished_at=None,
+        last_attempted_at=lease.leased_at,
+        args=lease.args.get("args", []),
+        kwargs=lease.args.get("kwargs", {}),
+        backend=job_type.task.backend,
+        errors=[],
+        worker_ids=[str(lease.worker_id)] * lease.attempt_count,
+    )

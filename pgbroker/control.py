@@ -1,0 +1,236 @@
+"""What a program or an operator does with jobs that exist: look, cancel, retry, redrive, pause, resume."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from pgbroker.conf import settings
+from pgbroker.errors import (
+    InvalidOption,
+    JobNotFound,
+    JobNotRetryable,
+    KeyHeldByNewerJob,
+    UnknownJobType,
+    UnknownQueue,
+)
+from pgbroker.lifecycle import pause as pausing
+from pgbroker.lifecycle.cancel import Cancelled, cancel_many
+from pgbroker.lifecycle.clock import database_time
+from pgbroker.lifecycle.declare import list_queues
+from pgbroker.lifecycle.look import Job, look
+from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
+from pgbroker.options import duration as checked_duration
+from pgbroker.options import whole
+from pgbroker.states import Status
+from pgbroker.tenancy import checked_tenant
+from pgbroker.wakeups import wake_after_commit
+
+# Jobs that one statement of a redrive takes.
+PAGE = 500
+_START = Ending(UUID(int=0), datetime(1970, 1, 1, tzinfo=UTC))
+
+
+class HasId(Protocol):
+    """Whatever knows the id of its job: a job, a handle, Django's TaskResult."""
+
+    @property
+    def id(self) -> Any: ...
+
+
+def job_id_of(job: UUID | str | HasId) -> UUID:
+    """Return the id of a job given as id, text of an id, or something that has one. Raises `JobNotFound`."""
+    value = getattr(job, "id", job) if not isinstance(job, (UUID, str)) else job
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(str(value))
+    except ValueError:
+        raise JobNotFound(value) from None
+
+
+def get_job(job: UUID | str | HasId, *, using: str | None = None) -> Job:
+    """Read one job of the current tenant with its executions; raises `JobNotFound`."""
+    job_id = job_id_of(job)
+    found = look(job_id, using=using or settings().DATABASES[0])
+    if found is None:
+        raise JobNotFound(job_id)
+    return found
+
+
+def cancel(
+    job: UUID | str | HasId, *, reason: str = "", by: str = "", using: str | None = None
+) -> Cancelled:
+    """
+    Cancel a job: any live status but running -> cancelled; a running one is asked to stop.
+
+    Returns what was done: cancelled, requested, or unchanged when it has ended. Raises `JobNotFound`.
+    """
+    job_id = job_id_of(job)
+    answers = cancel_many([job_id], reason=reason, by=by, using=using or settings().DATABASES[0])
+    if not answers:
+        raise JobNotFound(job_id)
+    return answers[0]
+
+
+def retry(job: UUID | str | HasId, *, attempts: int = 1, using: str | None = None) -> Retried:
+    """
+    Run an ended job again: failed, dead_letter, cancelled -> ready, with so many attempts more.
+
+    Raises `JobNotFound`, `JobNotRetryable` when it is live or completed, and `KeyHeldByNewerJob` when a
+    newer job holds its idempotency key.
+    """
+    job_id = job_id_of(job)
+    alias = using or settings().DATABASES[0]
+    whole("attempts", attempts, 1, 10_000)
+    answers = retry_many([job_id], attempts=attempts, using=alias)
+    if not answers:
+        raise JobNotFound(job_id)
+    answer = answers[0]
+    if answer.outcome == "unchanged":
+        raise JobNotRetryable(
+            f"job {job_id} is {Status(answer.status).label}. Only failed, dead_letter and cancelled jobs are retried.",
+            job_id=job_id,
+        )
+    if answer.outcome == "key_held_by_newer_job":
+        raise KeyHeldByNewerJob(
+            f"job {answer.holder_id} holds the idempotency key of job {job_id} now. Wait for it, or cancel it first.",
+            job_id=job_id,
+            holder_id=answer.holder_id,
+        )
+    wake_queues([answer], using=alias)
+    return answer
+
+
+def wake_queues(answers: list[Retried], *, using: str) -> None:
+    """Wake the workers of the queues whose jobs became ready again."""
+    retried = {answer.queue_id for answer in answers if answer.outcome == "retried"}
+    if retried:
+        for queue in list_queues(using=using):
+            if queue.id in retried:
+                wake_after_commit(queue.name, using=using)
+
+
+def redrive(
+    *,
+    status: Status = Status.DEAD_LETTER,
+    queue: str | None = None,
+    job_type: str | None = None,
+    error_code: str | None = None,
+    attempts: int | None = None,
+    limit: int | None = None,
+    using: str | None = None,
+) -> int:
+    """
+    Make all ended jobs that match ready again, oldest end first; returns how many.
+
+    Each gets *attempts* more (None: as many as were declared for it). In pages, each committed by
+    itself unless the caller has a transaction open; what ends meanwhile is not taken a second time.
+    """
+    return sum(
+        len([answer for answer in page if answer.outcome == "retried"])
+        for page in redrive_pages(
+            status=status,
+            queue=queue,
+            job_type=job_type,
+            error_code=error_code,
+            attempts=attempts,
+            limit=limit,
+            using=using,
+        )
+    )
+
+
+def redrive_pages(
+    *,
+    status: Status = Status.DEAD_LETTER,
+    queue: str | None = None,
+    job_type: str | None = None,
+    error_code: str | None = None,
+    attempts: int | None = None,
+    limit: int | None = None,
+    using: str | None = None,
+) -> Iterator[list[Retried]]:
+    """Redrive page by page, for callers that show progress."""
+    alias = using or settings().DATABASES[0]
+    if status not in (Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED):
+        raise InvalidOption("status", f"is {status!r}", "Choose failed, dead_letter or cancelled.")
+    if attempts is not None:
+        whole("attempts", attempts, 1, 10_000)
+    before, after, left = database_time(using=alias), _START, limit
+    while left is None or left > 0:
+        page = find_ended(
+            status=status,
+            before=before,
+            after=after,
+            limit=PAGE if left is None else min(PAGE, left),
+            queue=queue,
+            job_type=job_type,
+            error_code=error_code,
+            using=alias,
+        )
+        if not page:
+            return
+        answers = retry_many([each.job_id for each in page], attempts=attempts, using=alias)
+        wake_queues(answers, using=alias)
+        yield answers
+        after = page[-1]
+        if left is not None:
+            left -= len(page)
+
+
+def pause(
+    *,
+    queue: str | None = None,
+    job_type: str | None = None,
+    tenant: str | None = None,
+    duration: timedelta | float | None = None,
+    by: str = "",
+    reason: str = "",
+    using: str | None = None,
+) -> datetime | None:
+    """
+    Stop claims for a queue, a job type, a tenant, or a tenant in a queue, for *duration* or until resumed.
+
+    Running jobs go on; nothing is lost. Returns when it ends by itself, or None. Raises `UnknownQueue`,
+    `UnknownJobType`, `InvalidOption`.
+    """
+    target = _target(queue, job_type, tenant)
+    made = pausing.pause(
+        target,
+        duration=None if duration is None else checked_duration("duration", duration, longest=timedelta(days=3660)),
+        by=by,
+        reason=reason,
+        using=using or settings().DATABASES[0],
+    )
+    if made is None:
+        raise UnknownQueue(queue) if queue is not None else UnknownJobType(job_type or "")
+    return made[1]
+
+
+def resume(
+    *,
+    queue: str | None = None,
+    job_type: str | None = None,
+    tenant: str | None = None,
+    using: str | None = None,
+) -> bool:
+    """End a pause; tells whether there was one."""
+    alias = using or settings().DATABASES[0]
+    ended = pausing.resume(_target(queue, job_type, tenant), using=alias)
+    if ended is None:
+        return False
+    for each in list_queues(using=alias):
+        if ended in (0, each.id):
+            wake_after_commit(each.name, using=alias)
+    return True
+
+
+def _target(queue: str | None, job_type: str | None, tenant: str | None) -> pausing.Target:
+    if tenant is not None:
+        checked_tenant(tenant)
+    if job_type is not None and (queue is not None or tenant is not None):
+        raise InvalidOption("job_type", "was given with a queue or a tenant", "Pause a type alone.")
+    if queue is None and job_type is None and tenant is None:
+        raise InvalidOption("queue", "is missing", "Name a queue, a job type or a tenant.")
+    return pausing.Target(queue, job_type, tenant)

@@ -1,0 +1,29 @@
+"""Log lines for events, with the keys that are API. A subscriber of telemetry; nothing imports it."""
+
+import logging
+from typing import Any
+
+from pgbroker import telemetry
+
+_log = logging.getLogger("pgbroker")
+_OBJECTS = frozenset({"attempt", "ended", "exception"})
+
+
+def wants(event: str) -> bool:
+    """Tell whether a line about *event* would be written."""
+    return _log.isEnabledFor(telemetry.EVENTS[event][0])
+
+
+def write(event: str, keys: dict[str, Any]) -> None:
+    """Write one line: a constant sentence, the facts in its keys."""
+    level, sentence = telemetry.EVENTS[event]
+    facts = {name: value for name, value in keys.items() if value is not None and name not in _OBJECTS}
+    shown = " ".join(f"{name}={value}" for name, value in facts.items())
+    # `name` and the like belong to the record itself.
+    extra = {"event": event, **{key: facts.get(key) for key in telemetry.KEYS if key != "event"}}
+    _log.log(level, "%s %s", sentence, shown, extra=extra, exc_info=keys.get("exception"))
+
+
+def serve_logs() -> None:
+    """Write log lines for the events of this process."""
+    telemetry.subscribe(write, wants=wants)

@@ -1,0 +1,125 @@
+"""What `.options()` takes: pgbroker's own options of one call, checked where they are written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Any
+
+from pgbroker.errors import InvalidOption
+from pgbroker.policy.backoff import Backoff, backoff_from
+
+SCOPES = ("held", "live", "retained")
+ON_CONFLICT = ("return", "reject")
+LONGEST_TIMEOUT = timedelta(days=30)
+_NUL = "\x00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of one enqueue; None means what the type or the setting says."""
+
+    idempotency_key: str | None = None
+    idempotency_scope: str | None = None
+    on_conflict: str | None = None
+    deadline: datetime | timedelta | None = None
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    timeout: timedelta | None = None
+    lane: str | None = None
+    correlation_id: str | None = None
+    tenant: str | None = None
+
+    def but(self, changes: Mapping[str, Any]) -> "Options":
+        """Return these options with *changes*, each checked; an unknown name is refused."""
+        checked = {}
+        for name, value in changes.items():
+            if name not in _CHECKS:
+                close = get_close_matches(name, _CHECKS, n=1)
+                cure = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(_CHECKS)}."
+                raise InvalidOption(name, "is not an option", cure)
+            checked[name] = None if value is None else _CHECKS[name](name, value)
+        return replace(self, **checked)
+
+
+def _text(longest: int) -> Any:
+    def check(field: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise InvalidOption(field, f"is a {type(value).__name__}", "Give a string.")
+        if not 1 <= len(value) <= longest:
+            raise InvalidOption(field, f"has {len(value)} characters", f"Give 1 to {longest}.")
+        if _NUL in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise InvalidOption(
+                field, "has a NUL or a lone surrogate, which PostgreSQL cannot store", "Remove it."
+            )
+        return value
+
+    return check
+
+
+def _one_of(*choices: str) -> Any:
+    def check(field: str, value: Any) -> str:
+        if value not in choices:
+            raise InvalidOption(field, f"is {value!r}", f"Choose one of: {', '.join(choices)}.")
+        return str(value)
+
+    return check
+
+
+def whole(field: str, value: Any, smallest: int, largest: int) -> int:
+    """Return *value* if it is a whole number in the range; raises `InvalidOption`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+        raise InvalidOption(field, f"is {value!r}", f"Give a whole number from {smallest} to {largest}.")
+    return value
+
+
+def duration(field: str, value: Any, *, longest: timedelta = LONGEST_TIMEOUT) -> timedelta:
+    """Return seconds or a timedelta as a timedelta above zero; raises `InvalidOption`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            value = timedelta(seconds=value)
+        except (OverflowError, ValueError):
+            raise InvalidOption(field, f"is {value!r} seconds", f"Give at most {longest}.") from None
+    if not isinstance(value, timedelta):
+        raise InvalidOption(field, f"is {value!r}", "Give seconds or a timedelta.")
+    if not timedelta(0) < value <= longest:
+        raise InvalidOption(field, f"is {value}", f"Give more than zero and at most {longest}.")
+    return value
+
+
+def instant(field: str, value: Any) -> datetime:
+    """Return an aware datetime; raises `InvalidOption` for a naive one: nobody would know which hour it means."""
+    if not isinstance(value, datetime):
+        raise InvalidOption(field, f"is {value!r}", "Give an aware datetime.")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidOption(field, f"is naive ({value})", "Give it a time zone: django.utils.timezone.make_aware().")
+    if not datetime(1970, 1, 1, tzinfo=UTC) <= value.astimezone(UTC) <= datetime(9000, 1, 1, tzinfo=UTC):
+        raise InvalidOption(field, f"is {value}", "Give an instant between the years 1970 and 9000.")
+    return value
+
+
+def _deadline(field: str, value: Any) -> datetime | timedelta:
+    if isinstance(value, datetime):
+        return instant(field, value)
+    return duration(field, value, longest=timedelta(days=3660))
+
+
+def _tenant(field: str, value: Any) -> str:
+    from pgbroker.tenancy import checked_tenant
+
+    return checked_tenant(value)
+
+
+_CHECKS: dict[str, Any] = {
+    "idempotency_key": _text(255),
+    "idempotency_scope": _one_of(*SCOPES),
+    "on_conflict": _one_of(*ON_CONFLICT),
+    "deadline": _deadline,
+    "max_attempts": lambda field, value: whole(field, value, 1, 10_000),
+    "backoff": lambda field, value: backoff_from(value, field=field),
+    "timeout": duration,
+    "lane": _text(255),
+    "correlation_id": _text(255),
+    "tenant": _tenant,
+}
+assert set(_CHECKS) == {field.name for field in fields(Options)}

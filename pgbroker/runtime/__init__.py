@@ -1,0 +1,1 @@
+"""Processes: one supervisor wires claimer, executors, settler, heartbeats and listener together."""

@@ -1,0 +1,223 @@
+"""One attempt in this process: its lease, its handler, and the one outcome it may have."""
+
+import random
+import time
+from collections import deque
+from datetime import timedelta
+from typing import Any
+
+from pgbroker.conf import Settings
+from pgbroker.context import JobContext, Stop, StopReason, running_result
+from pgbroker.errors import AttemptTimedOut, PgBrokerError
+from pgbroker.lease import Lease
+from pgbroker.outcomes import Discard, Ended, Retry, Snooze
+from pgbroker.payload import encode_result
+from pgbroker.policy.backoff import Backoff
+from pgbroker.policy.error_text import bounded, describe_exception
+from pgbroker.registry import JobType
+from pgbroker.runtime.log_tail import log_tail
+from pgbroker.states import AttemptState
+
+# How far a stop reason that ends an attempt from outside is recorded as.
+_STOPPED_AS = {"cancelled": AttemptState.CANCELLED, "timed_out": AttemptState.TIMED_OUT}
+
+
+class Attempt:
+    """
+    An attempt from claim to settle. Made for every job, so it is small.
+
+    `claimed_at` is the monotonic clock when the claim returned; instants are the claim's database time
+    plus a difference. Whoever calls `end_once` first decides the outcome: the handler's thread, or the
+    watchdog that gave it up.
+    """
+
+    __slots__ = (
+        "_open",
+        "abandoned",
+        "claimed_at",
+        "error",
+        "handle",
+        "job_type",
+        "lease",
+        "log_bytes",
+        "log_lines",
+        "started",
+        "stop",
+        "timeout",
+    )
+
+    def __init__(self, lease: Lease, job_type: JobType, claimed_at: float, settings: Settings) -> None:
+        self.lease = lease
+        self.job_type = job_type
+        self.claimed_at = claimed_at
+        self.started: float | None = None
+        self.stop = Stop()
+        self.timeout = self._timeout(settings.TIMEOUT_SECONDS)
+        self.log_bytes = settings.MAX_LOG_BYTES
+        self.abandoned = False
+        self.error: BaseException | None = None
+        # Whatever the executor needs to reach the running handler.
+        self.handle: Any = None
+        self.log_lines: deque[str] | None = None
+        self._open = [True]
+
+    def _timeout(self, default: float | None) -> float | None:
+        options = self.lease.options
+        if options and (seconds := options.get("timeout")) is not None:
+            return float(seconds)
+        if (declared := self.job_type.task.timeout) is not None:
+            return declared.total_seconds()
+        return default
+
+    def end_once(self) -> bool:
+        """Tell the first caller True and every other False; list.pop is atomic."""
+        try:
+            return self._open.pop()
+        except IndexError:
+            return False
+
+    @property
+    def is_open(self) -> bool:
+        """True while nobody has decided the outcome."""
+        return bool(self._open)
+
+    @property
+    def is_async(self) -> bool:
+        """True when the handler is a coroutine function."""
+        return self.job_type.is_async
+
+    def context(self) -> JobContext:
+        """Make what the handler gets as its first argument."""
+        return JobContext(self.lease, self.job_type, self.stop)
+
+    def completed(self, value: Any, settings: Settings) -> Ended:
+        """Translate what the handler returned; a returned verdict counts as if it was raised."""
+        if isinstance(value, (Retry, Snooze, Discard)):
+            return self.failed(value, settings)
+        if value is None:
+            return self._ended(AttemptState.COMPLETED)
+        try:
+            result = encode_result(
+                value, return_hint=self.job_type_result_hint, limit_bytes=settings.MAX_RESULT_BYTES
+            )
+        except PgBrokerError as error:
+            return self.failed(error, settings)
+        return self._ended(AttemptState.COMPLETED, result=result)
+
+    @property
+    def job_type_result_hint(self) -> Any:
+        """The codec of the handler's return annotation, or None."""
+        return self.job_type.signature.result
+
+    def failed(self, error: BaseException, settings: Settings) -> Ended:
+        """Translate what the handler raised."""
+        match error:
+            case Snooze():
+                return self._ended(AttemptState.SNOOZED, delay=error.delay, error=error.reason or None)
+            case Discard():
+                self.error = error
+                return self._ended(
+                    AttemptState.FAILED, permanent=True, error_code="discarded", error=self._bounded(error.reason, settings)
+                )
+            case Retry(delay=delay) if delay is not None:
+                self.error = error
+                return self._ended(
+                    AttemptState.FAILED, delay=delay, error_code="retry", error=self._bounded(error.reason, settings)
+                )
+        self.error = error
+        state = AttemptState.FAILED
+        if self.stop.reason in _STOPPED_AS:
+            state = _STOPPED_AS[self.stop.reason]
+        if self._past_deadline():
+            return self._ended(
+                AttemptState.TIMED_OUT,
+                permanent=True,
+                error_code="deadline_exceeded",
+                error="the job passed its deadline while it ran",
+            )
+        if state is AttemptState.TIMED_OUT:
+            return self.timed_out(settings)
+        described = describe_exception(error, limit_bytes=settings.MAX_ERROR_BYTES)
+        return self._ended(
+            state,
+            delay=self.backoff(error, settings),
+            error_code="retry" if isinstance(error, Retry) else getattr(error, "code", None) if isinstance(error, PgBrokerError) else described.class_path,
+            error=described.message,
+            traceback=described.traceback,
+        )
+
+    def timed_out(self, settings: Settings) -> Ended:
+        """Record an attempt that ran longer than its timeout, or past the job's deadline."""
+        if self._past_deadline():
+            return self._ended(
+                AttemptState.TIMED_OUT,
+                permanent=True,
+                error_code="deadline_exceeded",
+                error="the job passed its deadline while it ran",
+            )
+        error = AttemptTimedOut(f"the attempt ran longer than its timeout of {self.timeout:g} s")
+        self.error = error
+        return self._ended(
+            AttemptState.TIMED_OUT, delay=self.backoff(error, settings), error_code=error.code, error=str(error)
+        )
+
+    def undecodable(self, error: PgBrokerError, settings: Settings) -> Ended:
+        """Record arguments that do not fit the handler: the code, or the payload, has to change first."""
+        self.error = error
+        return self._ended(
+            AttemptState.FAILED,
+            delay=self.backoff(error, settings),
+            error_code=error.code,
+            error=self._bounded(str(error), settings),
+        )
+
+    def backoff(self, error: BaseException, settings: Settings) -> timedelta:
+        """Choose the wait before the next attempt: of this job, its type, or the setting."""
+        failures = self.lease.failures_before + 1
+        dice = random.random()  # noqa: S311 - spreads load, hides nothing
+        stored = (self.lease.options or {}).get("backoff")
+        if stored:
+            return Backoff(**stored).delay(failures, dice)
+        declared = self.job_type.task.backoff
+        if isinstance(declared, Backoff):
+            return declared.delay(failures, dice)
+        if declared is not None:
+            try:
+                waited = declared(error, running_result(self.lease, self.job_type))
+                delay = waited if isinstance(waited, timedelta) else timedelta(seconds=waited)
+                if timedelta(0) <= delay <= timedelta(days=366):
+                    return delay
+            except Exception as trouble:  # a broken callable must not lose the job
+                error.add_note(f"pgbroker: the backoff callable failed ({type(trouble).__name__}); the default was used")
+        return settings.BACKOFF.delay(failures, dice)
+
+    def ask_to_stop(self, reason: StopReason) -> None:
+        """Set the handler's stop signal; an executor may do more."""
+        self.stop.set(reason)
+
+    def _past_deadline(self) -> bool:
+        deadline = self.lease.deadline_at
+        if deadline is None:
+            return False
+        return self.lease.leased_at + timedelta(seconds=time.monotonic() - self.claimed_at) >= deadline
+
+    def seconds_to_deadline(self) -> float | None:
+        """How long until the job's deadline, by the database's clock at the claim; None without one."""
+        if self.lease.deadline_at is None:
+            return None
+        left = (self.lease.deadline_at - self.lease.leased_at).total_seconds()
+        return left - (time.monotonic() - self.claimed_at)
+
+    def _bounded(self, text: str, settings: Settings) -> str | None:
+        return bounded(text, settings.MAX_ERROR_BYTES) if text else None
+
+    def _ended(self, state: AttemptState, **more: Any) -> Ended:
+        started = self.started if self.started is not None else time.monotonic()
+        return Ended(
+            self.lease,
+            state,
+            self.lease.leased_at + timedelta(seconds=started - self.claimed_at),
+            time.monotonic() - started,
+            log_tail=log_tail(self.log_lines, self.log_bytes) if self.log_lines else None,
+            **more,
+        )

@@ -1,0 +1,276 @@
+"""The claimer: finds work and takes as much of it as the worker has room for."""
+
+import random
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from pgbroker import telemetry
+from pgbroker.db import Session
+from pgbroker.lease import Fence, Lease
+from pgbroker.lifecycle.claim import claim
+from pgbroker.lifecycle.declare import QueueRow
+from pgbroker.lifecycle.heartbeat import own_leases
+from pgbroker.lifecycle.pause import pauses
+from pgbroker.lifecycle.probe import probe
+from pgbroker.lifecycle.promote import EVERYTHING, promote
+from pgbroker.lifecycle.release import release
+
+if TYPE_CHECKING:
+    from pgbroker.runtime.supervisor import Worker
+
+# A look from the very start of a lane may take this share of the time, and comes at least so rarely.
+FULL_LOOK_SHARE = 0.05
+FULL_LOOK_SECONDS = 0.5
+# How far back a promote looks between its full looks.
+PROMOTE_WITHIN = timedelta(minutes=10)
+PROMOTE_MAX = 1000
+
+
+class Lane:
+    """What the claimer remembers of one queue."""
+
+    def __init__(self, queue: QueueRow) -> None:
+        self.queue = queue
+        # There may be something to claim.
+        self.eager = True
+        # A claim beyond the idle slots may find something.
+        self.more_to_hold = True
+        self.bounds: dict[int, tuple[datetime, UUID]] = {}
+        self.full_look_at = 0.0
+        self.full_look_cost = 0.0
+
+    def full_look_due(self, now: float) -> bool:
+        """Tell whether a look from the start is affordable again."""
+        pause = max(FULL_LOOK_SECONDS, self.full_look_cost / FULL_LOOK_SHARE)
+        return now - self.full_look_at >= pause
+
+    def remember(self, leases: list[Lease]) -> None:
+        """Move the bounds to the last job taken in each priority."""
+        for lease in leases:
+            taken = (lease.ready_at, lease.job_id)
+            known = self.bounds.get(lease.priority)
+            if known is None or taken > known:
+                self.bounds[lease.priority] = taken
+
+
+class Claimer:
+    """
+    One statement a queue and batch; a batch is the free slots plus a small prefetch.
+
+    It claims while it knows of work, and otherwise waits to be woken: by a notification, by room, by
+    the time the next scheduled job is due, or by the poll interval, which alone is enough.
+    """
+
+    def __init__(self, worker: "Worker", session: Session) -> None:
+        self.worker, self.session = worker, session
+        self.lanes: dict[int, Lane] = {}
+        self.by_name: dict[str, Lane] = {}
+        self.probe_at = 0.0
+        self.dry = False
+        self._promoted_all_at = 0.0
+        self._turn = 0
+        self._check_orphans = False
+        self._heard: set[str] = set()
+        self._look_now = False
+
+    # -------------------------------------------------------------- told from outside
+
+    def serve(self, queues: list[QueueRow]) -> None:
+        """Serve these queues from now on."""
+        for queue in queues:
+            if queue.id in self.lanes:
+                self.lanes[queue.id].queue = queue
+            else:
+                lane = Lane(queue)
+                self.lanes[queue.id] = self.by_name[queue.name] = lane
+
+    def heard(self, queue_name: str) -> None:
+        """Take note that a queue has new work."""
+        if queue_name in self.by_name:
+            self._heard.add(queue_name)
+            self.worker.wake_claimer()
+
+    def look_now(self) -> None:
+        """Look at all queues at the next turn."""
+        self._look_now = True
+        self.worker.wake_claimer()
+
+    def due_in(self, seconds: float) -> None:
+        """Take note that some job is due again in so many seconds."""
+        self.probe_at = min(self.probe_at, time.monotonic() + seconds)
+        self.worker.wake_claimer()
+
+    def reconnected(self) -> None:
+        """Trust nothing that was remembered: a claim may have been lost with the connection."""
+        self._check_orphans = True
+        self._look_now = True
+        for lane in self.lanes.values():
+            lane.bounds.clear()
+
+    # -------------------------------------------------------------- one turn
+
+    def step(self) -> float:
+        """Look if it is time to, claim what there is room for, and return how long to wait."""
+        now = time.monotonic()
+        if self._check_orphans:
+            self._release_orphans()
+            self._check_orphans = False
+        if self._look_now or now >= self.probe_at:
+            self._look_now = False
+            self._look()
+        while self._heard:
+            self.by_name[self._heard.pop()].eager = True
+            self.dry = False
+        claimed = self._claim_round()
+        if claimed:
+            self.dry = False
+            return 0.0
+        return max(0.0, self.probe_at - time.monotonic())
+
+    def _look(self) -> None:
+        """Probe all queues with one statement, promote what is due, and plan the next look."""
+        began = time.monotonic()
+        prospects = probe(list(self.lanes), using=self.session)
+        due = [each.queue_id for each in prospects if each.due_in_seconds is not None and each.due_in_seconds <= 0]
+        more_due = False
+        if due:
+            everything = began - self._promoted_all_at >= 60
+            promoted = promote(
+                due,
+                limit=PROMOTE_MAX,
+                within=EVERYTHING if everything else PROMOTE_WITHIN,
+                using=self.session,
+            )
+            if everything:
+                self._promoted_all_at = began
+            elif not promoted:
+                # Due longer ago than the hint looks.
+                promoted = promote(due, limit=PROMOTE_MAX, within=EVERYTHING, using=self.session)
+            for queue_id in promoted:
+                self.lanes[queue_id].eager = True
+            more_due = any(count >= PROMOTE_MAX for count in promoted.values())
+        for each in prospects:
+            if each.ready:
+                self.lanes[each.queue_id].eager = True
+        waits = [
+            each.due_in_seconds
+            for each in prospects
+            if each.due_in_seconds is not None and each.due_in_seconds > 0
+        ]
+        poll = self.worker.settings.POLL_SECONDS * (0.8 + random.random() * 0.2)  # noqa: S311 - jitter
+        self.probe_at = began + (0.0 if more_due else min([poll, *(max(wait, 0.001) for wait in waits)]))
+        self.dry = not due and not any(each.ready for each in prospects)
+        if self.worker.board.held:
+            self._release_paused()
+
+    def _room(self, now: float) -> tuple[int, int]:
+        """Return how many jobs may be taken for idle slots, and how many to hold."""
+        board, settings = self.worker.board, self.worker.settings
+        left = self.worker.jobs_left()
+        if left == 0 or board.size >= board.slots + settings.PREFETCH_MAX + 2 * settings.SETTLE_MAX:
+            return 0, 0
+        idle = min(board.idle, settings.CLAIM_MAX)
+        prefetch = self.worker.pace.prefetch(board.slots, settings.PREFETCH_MAX)
+        board.low_water = prefetch // 2
+        held = board.held
+        hold = 0 if held > board.low_water else prefetch - held
+        if left is not None:
+            idle = min(idle, left)
+            hold = min(hold, left - idle)
+        return idle, max(0, min(hold, settings.CLAIM_MAX - idle))
+
+    def _claim_round(self) -> int:
+        """Claim once from each queue that may have work, beginning with another one each time."""
+        if self.worker.draining:
+            return 0
+        lanes = [lane for lane in self.lanes.values() if lane.eager]
+        if not lanes:
+            return 0
+        self._turn += 1
+        start = self._turn % len(lanes)
+        total = 0
+        for lane in lanes[start:] + lanes[:start]:
+            now = time.monotonic()
+            idle, hold = self._room(now)
+            if idle == 0 and lane.full_look_due(now):
+                # Let the held ones run out first: a look from the start must have idle slots to fill, or
+                # slow and fragile jobs at the head would be passed over for ever.
+                hold = 0
+            if not lane.more_to_hold and idle == 0:
+                hold = 0
+            if idle + hold:
+                total += self._claim(lane, idle, hold, now)
+        return total
+
+    def _claim(self, lane: Lane, idle: int, hold: int, now: float) -> int:
+        full = not lane.bounds or (idle > 0 and lane.full_look_due(now))
+        leases = self._take(lane, idle, hold, full=full)
+        if not full and len(leases) < idle:
+            # A hint is only a hint: what it does not show may stand before it.
+            found = self._take(lane, idle - len(leases), hold, full=True)
+            leases += found
+        lane.more_to_hold = len(leases) >= idle + hold
+        if idle and len(leases) < idle:
+            lane.eager = False
+        return len(leases)
+
+    def _take(self, lane: Lane, idle: int, hold: int, *, full: bool) -> list[Lease]:
+        settings, queue = self.worker.settings, lane.queue
+        began = time.monotonic()
+        leases = claim(
+            queue.id,
+            limit=idle + hold,
+            idle=idle,
+            worker_id=self.worker.id,
+            lease=self.worker.lease_time_of(queue),
+            ageing=timedelta(
+                seconds=settings.AGEING_SECONDS if queue.ageing_seconds is None else queue.ageing_seconds
+            ),
+            quick=self.worker.pace.quick_types() if hold else (),
+            bounds={} if full else lane.bounds,
+            using=self.session,
+        )
+        if full:
+            lane.full_look_at, lane.full_look_cost = began, time.monotonic() - began
+        if leases:
+            lane.remember(leases)
+            self.worker.take_in(leases)
+        return leases
+
+    # -------------------------------------------------------------- what must go back
+
+    def _release_paused(self) -> None:
+        """Hand held jobs of a paused queue, type or tenant back."""
+        stopped = pauses(using=self.session)
+        if not stopped:
+            return
+        board = self.worker.board
+        paused = [
+            attempt
+            for attempt in board.attempts()
+            if attempt.started is None
+            and any(
+                each.stops(attempt.lease.queue_id, attempt.lease.job_type_id, attempt.lease.tenant_id)
+                for each in stopped
+            )
+            and board.withdraw(attempt)
+        ]
+        if paused:
+            self.worker.release(paused, code="paused", using=self.session)
+
+    def _release_orphans(self) -> None:
+        """Hand back what a claim took whose answer never arrived: nobody here would run it."""
+        board = self.worker.board
+        orphans = [
+            (job_id, token)
+            for job_id, token in own_leases(self.worker.id, using=self.session)
+            if not board.has(job_id, token)
+        ]
+        if not orphans:
+            return
+        fences = [Fence(job_id, token, self.worker.id) for job_id, token in orphans]
+        release([(fence, None) for fence in fences], code="claim_answer_lost", using=self.session)
+        for fence in fences:
+            telemetry.emit("attempt.released", **fence._asdict())

@@ -1,0 +1,85 @@
+"""Threads for sync handlers."""
+
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from pgbroker.payload import decode
+from pgbroker.errors import UndecodableArgument
+from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections, leave
+
+if TYPE_CHECKING:
+    from pgbroker.outcomes import Ended
+    from pgbroker.runtime.supervisor import Worker
+
+
+class ThreadExecutor:
+    """
+    One thread a slot, made as they are needed.
+
+    A thread that ends an attempt takes the next one itself. One whose handler was given up is
+    replaced and ends when the handler returns.
+    """
+
+    def __init__(self, worker: "Worker") -> None:
+        self.worker = worker
+        self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._idle = 0
+
+    def start(self, attempt: Attempt) -> None:
+        """Run an attempt as soon as a thread is free; the board has given it a slot."""
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            else:
+                self._threads += 1
+                threading.Thread(
+                    target=self._run, name=f"pgbroker-slot-{self._threads}", daemon=True
+                ).start()
+        self._queue.put(attempt)
+
+    def ask_to_stop(self, attempt: Attempt) -> None:
+        """Do nothing more than the stop signal: a thread cannot be stopped from outside."""
+
+    def stop(self) -> None:
+        """End the threads that have nothing to do; the others are daemons."""
+        with self._lock:
+            for _ in range(self._idle):
+                self._queue.put(None)
+
+    def _run(self) -> None:
+        while (attempt := self._queue.get()) is not None:
+            following: Attempt | None = attempt
+            while following is not None:
+                attempt = following
+                ended = self._attempt(attempt)
+                following = self.worker.finish(attempt, ended)
+                if attempt.abandoned:
+                    return
+                if following is not None and following.is_async:
+                    self.worker.start(following)
+                    following = None
+            with self._lock:
+                self._idle += 1
+
+    def _attempt(self, attempt: Attempt) -> "Ended":
+        settings = self.worker.settings
+        job_type = attempt.job_type
+        tokens = enter(attempt)
+        try:
+            freshen_connections()
+            try:
+                args, kwargs = decode(job_type.signature, attempt.lease.args)
+            except UndecodableArgument as error:
+                return attempt.undecodable(error, settings)
+            if job_type.task.takes_context:
+                return attempt.completed(job_type.task.func(attempt.context(), *args, **kwargs), settings)
+            return attempt.completed(job_type.task.func(*args, **kwargs), settings)
+        except BaseException as error:
+            return attempt.failed(error, settings)
+        finally:
+            clean_connections()
+            leave(tokens)

@@ -1,0 +1,108 @@
+"""Around each handler: whose job it is goes into context variables, and nothing of it stays behind."""
+
+import logging
+from collections import deque
+from contextvars import ContextVar, Token
+from typing import Any
+
+from django.db import connections, reset_queries
+
+from pgbroker import correlation
+from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.log_tail import LONGEST_LINE, MOST_LINES
+
+_log = logging.getLogger("pgbroker.runtime")
+
+current_attempt: ContextVar[Attempt | None] = ContextVar("pgbroker_current_attempt", default=None)
+
+
+def enter(attempt: Attempt) -> list[tuple[ContextVar[Any], Token[Any]]]:
+    """Set tenant, correlation id, trace parent, principal and the attempt; returns what `leave` takes."""
+    lease = attempt.lease
+    # The tenant "default" is what the database reads into no tenant: its statements travel alone.
+    tenant = None if lease.tenant_id == correlation.DEFAULT_TENANT else lease.tenant_id
+    return [
+        (variable, variable.set(value))
+        for variable, value in (
+            (current_attempt, attempt),
+            (correlation.tenant, tenant),
+            (correlation.current_lease, lease),
+            (correlation.correlation_id, lease.correlation_id or str(lease.job_id)),
+            (correlation.traceparent, lease.traceparent),
+            (correlation.principal, lease.principal),
+        )
+    ]
+
+
+def leave(tokens: list[tuple[ContextVar[Any], Token[Any]]]) -> None:
+    """Put the context variables back."""
+    for variable, token in tokens:
+        variable.reset(token)
+
+
+def freshen_connections() -> None:
+    """Before a handler: close Django connections of this thread that are broken or too old."""
+    for connection in connections.all(initialized_only=True):
+        if connection.queries_logged:
+            reset_queries()
+        connection.close_if_unusable_or_obsolete()
+
+
+def clean_connections() -> None:
+    """After a handler: what it left open, half done or switched off must not reach the next one."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is None:
+            continue
+        try:
+            spoilt = (
+                connection.in_atomic_block
+                or connection.needs_rollback
+                or connection.get_autocommit() != connection.settings_dict["AUTOCOMMIT"]
+                or connection.errors_occurred
+            )
+            if spoilt:
+                connection.close()
+                # close() inside an atomic block only marks it; the block is gone with its handler.
+                if connection.connection is not None or connection.in_atomic_block:
+                    _abandon(connection)
+        except Exception:
+            _log.debug("closing a handler's connection failed", exc_info=True)
+            _abandon(connection)
+
+
+def _abandon(connection: Any) -> None:
+    """Forget a connection whose transaction state cannot be repaired."""
+    raw, connection.connection = connection.connection, None
+    connection.in_atomic_block = False
+    connection.savepoint_ids = []
+    connection.atomic_blocks = []
+    connection.needs_rollback = False
+    connection.closed_in_transaction = False
+    connection.run_on_commit = []
+    if raw is not None:
+        try:
+            raw.close()
+        except Exception:
+            _log.debug("closing a handler's connection failed", exc_info=True)
+
+
+class LogTail(logging.Handler):
+    """Keeps the last lines that a handler logged, to be stored with its attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record if an attempt runs in this context."""
+        attempt = current_attempt.get()
+        if attempt is None or not attempt.is_open or record.name.startswith("pgbroker"):
+            return
+        try:
+            line = self.format(record)[:LONGEST_LINE]
+        except Exception:
+            self.handleError(record)
+            return
+        if attempt.log_lines is None:
+            attempt.log_lines = deque(maxlen=MOST_LINES)
+        attempt.log_lines.append(line)

@@ -1,0 +1,33 @@
+"""The listener: turns notifications into wake-ups. With all of them lost, polling still finds everything."""
+
+from typing import TYPE_CHECKING
+
+from pgbroker import db
+
+if TYPE_CHECKING:
+    from pgbroker.runtime.supervisor import Worker
+
+# How long one wait for notifications lasts; between waits the loop looks whether it should stop.
+WAIT_SECONDS = 1.0
+
+
+class Listener:
+    """A direct connection of its own, since LISTEN through a transaction pooler never delivers."""
+
+    def __init__(self, worker: "Worker", session: db.Session) -> None:
+        self.worker, self.session = worker, session
+        self._listening_on: object = None
+
+    def step(self) -> float:
+        """Wait a moment for notifications and pass them on."""
+        connection = self.session.connection
+        if self._listening_on is not connection:
+            db.listen(self.session)
+            self._listening_on = connection
+            # What was told while nobody listened is found by a look.
+            self.worker.claimer.look_now()
+        for notification in connection.notifies(timeout=WAIT_SECONDS):
+            self.worker.claimer.heard(notification.payload)
+            if self.worker.draining:
+                break
+        return 0.0

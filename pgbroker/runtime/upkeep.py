@@ -1,0 +1,99 @@
+"""What some worker must do now and then for all: take back expired leases, end what is overdue, make partitions."""
+
+import random
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from pgbroker import telemetry
+from pgbroker.db import Session
+from pgbroker.lifecycle.expire import expire
+from pgbroker.lifecycle.partitions import ensure_partitions
+from pgbroker.lifecycle.reap import EVERYTHING, reap
+from pgbroker.states import Status
+
+if TYPE_CHECKING:
+    from pgbroker.runtime.supervisor import Worker
+
+PAGE = 500
+PAGES = 20
+FULL_LOOK_SECONDS = 600.0
+PARTITION_SECONDS = 3600.0
+
+
+class Upkeep:
+    """Bounded passes, skip-locked: any number of workers may do them at once."""
+
+    def __init__(self, worker: "Worker", session: Session) -> None:
+        self.worker, self.session = worker, session
+        self._looked_all_at: float | None = None
+        self._partitions_at: float | None = None
+
+    def step(self) -> float:
+        """Do one pass of each; returns the jittered period."""
+        settings = self.worker.settings
+        now = time.monotonic()
+        everything = self._looked_all_at is None or now - self._looked_all_at >= FULL_LOOK_SECONDS
+        self._reap(EVERYTHING if everything else timedelta(seconds=20 * settings.REAP_SECONDS))
+        if everything:
+            self._looked_all_at = now
+        self._expire()
+        if self._partitions_at is None or now - self._partitions_at >= PARTITION_SECONDS:
+            self._partitions_at = now
+            self.ensure_partitions()
+        return settings.REAP_SECONDS * (0.8 + random.random() * 0.2)  # noqa: S311 - jitter
+
+    def _reap(self, within: timedelta) -> None:
+        settings = self.worker.settings
+        for _ in range(PAGES):
+            reaped = reap(
+                limit=PAGE,
+                max_crashes=settings.MAX_CRASHES,
+                backoff=settings.BACKOFF,
+                within=within,
+                using=self.session,
+            )
+            for each in reaped:
+                telemetry.emit(
+                    "attempt.reaped",
+                    job_id=each.job_id,
+                    job_type=self.worker.type_name(each.job_type_id),
+                    queue=self.worker.queue_name(each.queue_id),
+                    tenant_id=each.tenant_id,
+                    attempt_no=each.attempt_no,
+                    lease_token=each.lease_token,
+                    worker_id=each.worker_id,
+                    error_code="worker_lost",
+                    status=Status(each.status).label,
+                )
+            if any(each.status == Status.SCHEDULED for each in reaped):
+                self.worker.claimer.due_in(0.0)
+            if len(reaped) < PAGE:
+                return
+
+    def _expire(self) -> None:
+        for _ in range(PAGES):
+            expired = expire(limit=PAGE, using=self.session)
+            for each in expired:
+                telemetry.emit(
+                    "job.expired",
+                    job_id=each.job_id,
+                    job_type=self.worker.type_name(each.job_type_id),
+                    queue=self.worker.queue_name(each.queue_id),
+                    tenant_id=each.tenant_id,
+                    error_code="deadline_exceeded",
+                )
+            if len(expired) < PAGE:
+                return
+
+    def ensure_partitions(self) -> None:
+        """Make history partitions ahead; a failure is told and harmless, the default partition takes the rows."""
+        try:
+            ensure_partitions(self.worker.settings.PARTITION, using=self.session)
+        except psycopg.errors.InsufficientPrivilege as error:
+            telemetry.emit("partitions.failed", error_code=type(error).__name__, error=str(error).strip())
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+            telemetry.emit("partitions.failed", error_code=type(error).__name__, error=str(error).strip())
+            self._partitions_at = None

@@ -1,0 +1,72 @@
+"""The watchdog: ends attempts that run past their timeout or their job's deadline."""
+
+import heapq
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pgbroker import telemetry
+from pgbroker.runtime.attempt import Attempt
+
+if TYPE_CHECKING:
+    from pgbroker.runtime.supervisor import Worker
+
+# From the stop signal to giving a handler up.
+GRACE_SECONDS = 2.0
+
+
+class Watchdog:
+    """
+    Attempts in the order in which their time is up: asked to stop, then given up.
+
+    A thread cannot be killed. A handler that ignores its stop signal is settled as timed out, its slot
+    goes to another thread, and its late result is refused.
+    """
+
+    def __init__(self, worker: "Worker") -> None:
+        self.worker = worker
+        self._lock = threading.Lock()
+        self._heap: list[tuple[float, int, bool, Attempt]] = []
+        self._number = itertools.count()
+
+    def watch(self, attempt: Attempt) -> None:
+        """Watch a started attempt, if it has a timeout or a deadline."""
+        left = attempt.seconds_to_deadline()
+        if attempt.timeout is not None:
+            left = attempt.timeout if left is None else min(left, attempt.timeout)
+        if left is not None:
+            self._push(time.monotonic() + max(left, 0.0), False, attempt)
+
+    def _push(self, at: float, asked: bool, attempt: Attempt) -> None:
+        with self._lock:
+            heapq.heappush(self._heap, (at, next(self._number), asked, attempt))
+            first = self._heap[0][3] is attempt
+        if first:
+            self.worker.wake_watchdog()
+
+    def step(self) -> float:
+        """Deal with everything whose time is up; returns the wait until the next."""
+        while True:
+            with self._lock:
+                # What has ended leaves from the top; what ended further down leaves when its time comes.
+                while self._heap and not self._heap[0][3].is_open:
+                    heapq.heappop(self._heap)
+                if not self._heap:
+                    return 60.0
+                wait = self._heap[0][0] - time.monotonic()
+                if wait > 0:
+                    return min(wait, 60.0)
+                _, _, asked, attempt = heapq.heappop(self._heap)
+            if asked:
+                self._give_up(attempt)
+            else:
+                self.worker.stop_attempt(attempt, "timed_out")
+                self._push(time.monotonic() + GRACE_SECONDS, True, attempt)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        if not attempt.end_once():
+            return
+        telemetry.emit("attempt.abandoned", **self.worker.keys(attempt.lease))
+        self.worker.settler.put(attempt, attempt.timed_out(self.worker.settings))
+        self.worker.abandon(attempt)

@@ -1,0 +1,61 @@
+-- Read one job with everything that is known about it.
+--
+--   job_id  uuid  the job
+--
+-- Scope:  tenant
+-- Rows:   one when this tenant has the job: the job, its payload, why it was ended without an attempt, and its
+--         executions as a JSON array, oldest first.
+-- Locks:  none.
+-- Index:  job_pkey, execution_job.
+select
+    job.id as job_id,
+    job_type.name as job_type,
+    queue.name as queue,
+    job.tenant_id,
+    job.status,
+    job.priority,
+    job.ready_at,
+    job.available_at,
+    job.attempt_count,
+    job.max_attempts,
+    job.crash_count,
+    job.worker_id,
+    job.leased_at,
+    job.cancel_requested_at,
+    job.deadline_at,
+    job.created_at,
+    job.finished_at,
+    payload.type_version,
+    payload.args,
+    payload.options,
+    payload.idempotency_key,
+    payload.correlation_id,
+    job_state.reason_code,
+    job_state.reason,
+    coalesce(
+        (
+            select jsonb_agg(
+                jsonb_build_object(
+                    'attempt_no', execution.attempt_no,
+                    'state', execution.state,
+                    'worker_id', execution.worker_id,
+                    'started_at', execution.started_at,
+                    'completed_at', execution.completed_at,
+                    'error_code', execution.error_code,
+                    'error', execution.error,
+                    'traceback', execution.traceback,
+                    'result', execution.result
+                )
+                order by execution.attempt_no, execution.completed_at
+            )
+            from pgbroker.execution
+            where execution.job_id = job.id
+        ),
+        '[]'
+    ) as executions
+from pgbroker.job
+join pgbroker.job_payload as payload on payload.job_id = job.id
+join pgbroker.queue on queue.id = job.queue_id
+join pgbroker.job_type on job_type.id = job.job_type_id
+left join pgbroker.job_state on job_state.job_id = job.id
+where job.id = %(job_id)s

@@ -1,0 +1,1 @@
+"""Measurements: pgbroker beside raw loops on the same schema."""
