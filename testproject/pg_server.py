@@ -56,21 +56,19 @@ def running_pid(place: Cluster) -> int | None:
 
     After a kill -9 in a container whose process 1 reaps nobody, the postmaster stays a zombie: its pid
     exists, `kill -0` succeeds, and PostgreSQL would refuse to start for ever. And after a reboot the pid
-    may be somebody else's. So ask whether a living process has its working directory in our data.
+    may be somebody else's. So ask whether it has its working directory in our data; a zombie has none.
     """
     try:
         pid = int((place.data / "postmaster.pid").read_text().split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return None
-    if not Path("/proc/self/stat").exists():
+    if not Path("/proc/self").exists():
         status = run([place.programs.bindir / "pg_ctl", "status", "-D", place.data])
         return pid if status.returncode == 0 else None
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        inside = os.path.samefile(f"/proc/{pid}/cwd", place.data)
+        return pid if os.path.samefile(f"/proc/{pid}/cwd", place.data) else None
     except OSError:
         return None
-    return pid if state != "Z" and inside else None
 
 
 def accepts(place: Cluster) -> bool:

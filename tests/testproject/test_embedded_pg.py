@@ -22,8 +22,10 @@ import pytest
 from testproject import embedded_pg, pg_account, pg_cluster, pg_server
 
 HOLD = """
-    import pathlib, sys
+    import ctypes, pathlib, sys
     from testproject import embedded_pg
+    # Become the parent of orphans, and reap none: PR_SET_CHILD_SUBREAPER. What dies becomes a zombie.
+    assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
     running = embedded_pg.ensure_running("test", base=pathlib.Path(sys.argv[1]))
     print("held", flush=True)
     sys.stdin.read()
@@ -94,6 +96,13 @@ def answer(dsn: str, question: str) -> object:
     return row[0]
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def keep(number: int, running: embedded_pg.Running) -> None:
     with psycopg.connect(running.dsn, autocommit=True) as connection:
         connection.execute("drop table if exists kept")
@@ -136,15 +145,26 @@ def test_a_killed_server_runs_again_for_the_next_holder_with_its_data(hold):
     assert answer(running.dsn, "select n from kept") == 7
 
 
+def test_a_zombie_is_not_taken_for_a_server(base, hold, holder):
+    parent = holder()
+    assert is_held(parent)
+    zombie = pg_server.running_pid(embedded_pg.cluster("test", base=base))
+    os.kill(zombie, signal.SIGKILL)
+    wait_until(lambda: ") Z " in Path(f"/proc/{zombie}/stat").read_text())
+
+    running = hold()
+
+    assert answer(running.dsn, "select 1") == 1
+    assert ") Z " in Path(f"/proc/{zombie}/stat").read_text()
+
+
 def test_a_killed_server_is_waited_for_while_its_children_are_busy(hold):
     running = hold()
     busy = psycopg.pq.PGconn.connect(running.dsn.encode())
     # A child notices that its parent is gone when it waits for something; this one does not wait.
     busy.send_query(b"do $$ begin while clock_timestamp() < now() + interval '1.5 s' loop end loop; end $$")
     started = "select count(*) from pg_stat_activity where state = 'active' and query like 'do $$ %'"
-    deadline = time.monotonic() + 20
-    while answer(running.superuser_dsn(), started) == 0:
-        assert time.monotonic() < deadline
+    wait_until(lambda: answer(running.superuser_dsn(), started) == 1)
 
     os.kill(pg_server.running_pid(running.cluster), signal.SIGKILL)
     again = hold()
