@@ -1,0 +1,159 @@
+"""broker_worker: claim and run jobs until told to stop."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser, SystemCheckError
+
+from pgbroker import backend, logs
+from pgbroker.conf import settings
+from pgbroker.management import exits
+from pgbroker.management.arguments import Arguments, add_database, checked, teach
+from pgbroker.management.signals import StopSignals
+from pgbroker.management.start import Target, look_at
+from pgbroker.runtime.supervisor import Worker, WorkerOptions
+
+_log = logging.getLogger("pgbroker.worker")
+MOST_SLOTS = 1000
+
+
+class Command(BaseCommand):
+    help = (
+        "Claim and run jobs until told to stop. SIGTERM or Ctrl-C drains: nothing more is claimed, running "
+        "jobs end, the process exits with 0; a second one exits at once. Exit codes: 0 clean, 1 error, "
+        "2 configuration, 3 database unreachable at start, 4 migrations missing, 75 start me again."
+    )
+    signals: StopSignals | None = None
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Take the signals before anything slow: system checks, connections, imports of handlers."""
+        self.signals = StopSignals()
+        self.signals.install()
+        super().run_from_argv(argv)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        teach(
+            parser,
+            """
+broker_worker                                     all queues, 8 jobs at once
+broker_worker --queues mail,reports --concurrency 20
+broker_worker --exclude-queues slow --lease-seconds 120
+broker_worker --burst                             work off what is ready, then exit
+""",
+        )
+        parser.add_argument(
+            "--queues", metavar="A,B", help="Serve only these; made if need be. Default: all queues."
+        )
+        parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all queues but these.")
+        parser.add_argument("--concurrency", metavar="N", default=8, help="Jobs to run at once.")
+        parser.add_argument("--lease-seconds", metavar="S", help="Override LEASE_SECONDS; heartbeats follow.")
+        parser.add_argument("--poll-interval", metavar="S", help="Override POLL_SECONDS.")
+        parser.add_argument("--shutdown-timeout", metavar="S", help="Override SHUTDOWN_TIMEOUT_SECONDS.")
+        parser.add_argument("--burst", action="store_true", help="Exit when nothing is ready or due.")
+        parser.add_argument("--max-jobs", metavar="N", help="Exit after so many jobs.")
+        parser.add_argument(
+            "--heartbeat-file",
+            metavar="PATH",
+            help="Touched each second while the claim loop turns, for probes.",
+        )
+        add_database(parser)
+
+    def check(self, *args: Any, **options: Any) -> Any:
+        """Run the system checks; what they refuse is a matter of configuration (2)."""
+        try:
+            return super().check(*args, **options)
+        except SystemCheckError as error:
+            error.returncode = exits.CONFIGURATION
+            raise
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        with checked(given) as arguments:
+            options = read(arguments)
+        log_somewhere(given["verbosity"])
+        assert options.database is not None
+        with exits.errors_of_a_command(options.database):
+            target = look_at(options.database)
+            worker = Worker(options)
+            logs.serve_logs()
+            backend.serve_signals()
+            tell(target, options)
+            if self.signals is not None:
+                self.signals.running(worker.stop)
+            try:
+                code = worker.run()
+            except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
+                code = 0
+        if code:
+            # Threads that ignored their stop must not keep the process.
+            sys.exit(code) if self.signals is None else leave(code)
+
+
+def read(arguments: Arguments) -> WorkerOptions:
+    """Read the flags; what is wrong is gathered in *arguments*."""
+    queues, exclude = arguments.queues("queues"), arguments.queues("exclude_queues")
+    if queues and exclude:
+        arguments.wrong("--exclude-queues", "was given together with --queues", "Give one of them.")
+    heartbeat_file = arguments.text("heartbeat_file")
+    if heartbeat_file and not os.access(Path(heartbeat_file).absolute().parent, os.W_OK):
+        arguments.wrong(
+            "--heartbeat-file", f"is {heartbeat_file!r}, which cannot be written", "Make its folder."
+        )
+    elif heartbeat_file and Path(heartbeat_file).is_dir():
+        arguments.wrong("--heartbeat-file", f"is {heartbeat_file!r}, a folder", "Name a file.")
+    return WorkerOptions(
+        queues=queues,
+        exclude_queues=exclude,
+        concurrency=arguments.whole("concurrency", 1, MOST_SLOTS, 1),
+        database=arguments.database(),
+        lease_seconds=arguments.setting("lease_seconds", "LEASE_SECONDS"),
+        poll_interval=arguments.setting("poll_interval", "POLL_SECONDS"),
+        shutdown_timeout=arguments.setting("shutdown_timeout", "SHUTDOWN_TIMEOUT_SECONDS"),
+        burst=bool(arguments.given.get("burst")),
+        max_jobs=arguments.whole("max_jobs", 1, 2**31 - 1),
+        heartbeat_file=heartbeat_file,
+    )
+
+
+def log_somewhere(verbosity: int) -> None:
+    """Write pgbroker's lines to stderr where the project configured no logging for them."""
+    log = logging.getLogger("pgbroker")
+    if log.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+
+
+def tell(target: Target, options: WorkerOptions) -> None:
+    """Say where this worker works, so that a wrong database is seen at once."""
+    queues = ",".join(options.queues) or "all"
+    if options.exclude_queues:
+        queues += f" but {','.join(options.exclude_queues)}"
+    _log.info(
+        "starting: host=%s port=%s database=%s user=%s alias=%s server=%s migration=%s "
+        "queues=%s slots=%d notify=%s",
+        target.host,
+        target.port,
+        target.database,
+        target.user,
+        target.alias,
+        target.server,
+        target.migration,
+        queues,
+        options.concurrency,
+        settings().NOTIFY,
+    )
+    for warning in target.warnings:
+        _log.warning("%s", warning)
+
+
+def leave(code: int) -> None:
+    """End the process without waiting for threads."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

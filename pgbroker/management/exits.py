@@ -1,0 +1,76 @@
+"""How a command ends: the exit codes, and errors of pgbroker as errors of a command."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+from django.core.management.base import CommandError
+from django.db import DatabaseError, InterfaceError, OperationalError, ProgrammingError
+
+from pgbroker.errors import (
+    DatabaseUnreachable,
+    InvalidOption,
+    InvalidSetting,
+    InvalidTenant,
+    NotPostgreSQL,
+    PgBrokerError,
+    SchemaTooOld,
+)
+
+ERROR, CONFIGURATION, UNREACHABLE, SCHEMA_TOO_OLD = 1, 2, 3, 4
+
+_CODES: tuple[tuple[type[PgBrokerError], int], ...] = (
+    (DatabaseUnreachable, UNREACHABLE),
+    (SchemaTooOld, SCHEMA_TOO_OLD),
+    (InvalidOption, CONFIGURATION),
+    (InvalidSetting, CONFIGURATION),
+    (InvalidTenant, CONFIGURATION),
+    (NotPostgreSQL, CONFIGURATION),
+)
+
+
+def exit_code_of(error: PgBrokerError) -> int:
+    """Return the exit code of a command that this error ends."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ERROR)
+
+
+def refused(troubles: Sequence[PgBrokerError]) -> CommandError:
+    """Make one command error of everything that is wrong, a line each, with its stable code."""
+    lines = [f"[{error.code}] {error.message}" for error in troubles]
+    return CommandError("\n".join(lines), returncode=max(exit_code_of(error) for error in troubles))
+
+
+@contextmanager
+def errors_of_a_command(alias: str) -> Iterator[None]:
+    """End the command with the right code and one readable line for what pgbroker or the database says."""
+    try:
+        yield
+    except PgBrokerError as error:
+        raise refused([error]) from error
+    except (OperationalError, InterfaceError, psycopg.OperationalError) as error:
+        raise refused([unreachable(alias, error)]) from error
+    except ProgrammingError as error:
+        if not isinstance(error.__cause__, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
+            raise
+        raise refused([not_migrated(alias, [])]) from error
+    except DatabaseError as error:
+        raise CommandError(f"[database_error] {str(error).strip()}", returncode=ERROR) from error
+
+
+def unreachable(alias: str, error: Exception) -> DatabaseUnreachable:
+    """Make the error of a database that does not answer."""
+    return DatabaseUnreachable(
+        f"database alias {alias!r} cannot be reached: {str(error).strip()}. "
+        f"Look at DATABASES[{alias!r}] and whether PostgreSQL runs.",
+        alias=alias,
+    )
+
+
+def not_migrated(alias: str, missing: Sequence[str]) -> SchemaTooOld:
+    """Make the error of a database that lacks migrations."""
+    named = f": {', '.join(missing)}" if missing else ""
+    return SchemaTooOld(
+        f"database alias {alias!r} lacks migrations of pgbroker{named}. "
+        f"Run: manage.py migrate pgbroker --database {alias}",
+        alias=alias,
+    )
