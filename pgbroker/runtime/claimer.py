@@ -117,7 +117,7 @@ class Claimer:
         if self._check_orphans:
             self._release_orphans()
             self._check_orphans = False
-        if self._look_now or now >= self.probe_at:
+        if self._look_now or now >= self.probe_at or self._burst_ends():
             self._look_now = False
             self._look()
         while self._heard:
@@ -128,6 +128,15 @@ class Claimer:
             self.dry = False
             return 0.0
         return max(0.0, self.probe_at - time.monotonic())
+
+    def _burst_ends(self) -> bool:
+        """A burst that has nothing left in hand looks at once whether there is more."""
+        return (
+            self.worker.options.burst
+            and not self.dry
+            and self.worker.board.size == 0
+            and not any(lane.eager for lane in self.lanes.values())
+        )
 
     def _look(self) -> None:
         """Probe all queues with one statement, promote what is due, and plan the next look."""

@@ -177,6 +177,10 @@ class Worker:
         """Work until told to stop, then drain; returns the exit code."""
         self.prepare()
         self.start_services()
+        return self.run_to_end()
+
+    def run_to_end(self) -> int:
+        """Wait until told to stop, or done, then drain; returns the exit code."""
         try:
             while not self._stop.wait(0.2):
                 if self._is_finished():

@@ -66,12 +66,17 @@ create table pgbroker.pause (
 
 -- ---------------------------------------------------------------- jobs
 
+-- A domain, not a CHECK of the table: it is looked at when a row is made, not again with every update.
+-- (The regular expression cost a third of a claim.)
+create domain pgbroker.tenant_name as text collate "C"
+    constraint tenant_name_valid check (value ~ '^[A-Za-z0-9._-]{1,63}$');
+
 -- The hot row: narrow, without arguments, results or texts.
 create table pgbroker.job (
     id uuid not null,
     queue_id smallint not null,
     job_type_id int not null,
-    tenant_id text collate "C" not null
+    tenant_id pgbroker.tenant_name not null
         default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
     status smallint not null,
     priority smallint not null default 0,
@@ -95,7 +100,6 @@ create table pgbroker.job (
     constraint job_pkey primary key (id),
     constraint job_status_valid check (status in (0, 1, 2, 3, 4, 5, 10, 11, 12, 13)),
     constraint job_priority_valid check (priority between -100 and 100),
-    constraint job_tenant_valid check (tenant_id ~ '^[A-Za-z0-9._-]{1,63}$'),
     constraint job_numbers_valid check (
         attempt_count between 0 and max_attempts
         and declared_attempts >= 1
