@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from pgbroker.errors import PgBrokerError
     from pgbroker.outcomes import Discard, Retry, Snooze
     from pgbroker.policy.backoff import Backoff
-    from pgbroker.registry import enqueue, enqueue_many, job
+    from pgbroker.registry import job
+    from pgbroker.submission import enqueue, enqueue_many
     from pgbroker.tenancy import tenant_context
 
 __version__ = "0.1.0"
@@ -22,8 +23,8 @@ _HOMES = {
     "Retry": "pgbroker.outcomes",
     "Snooze": "pgbroker.outcomes",
     "cancel": "pgbroker.control",
-    "enqueue": "pgbroker.registry",
-    "enqueue_many": "pgbroker.registry",
+    "enqueue": "pgbroker.submission",
+    "enqueue_many": "pgbroker.submission",
     "get_job": "pgbroker.control",
     "job": "pgbroker.registry",
     "pause": "pgbroker.control",

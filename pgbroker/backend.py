@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.core import checks
@@ -25,8 +25,13 @@ from pgbroker.conf import settings
 from pgbroker.context import running_result
 from pgbroker.errors import InvalidOption, PgBrokerError
 from pgbroker.lifecycle.look import Job, look
-from pgbroker.registry import Call, JobTask, lookup, signature_of, submit
+from pgbroker.registry import Call, JobTask, lookup, signature_of
 from pgbroker.states import AttemptState, Status
+from pgbroker.submission import submit
+
+if TYPE_CHECKING:
+    AnyTask = Task[..., Any]
+    AnyResult = TaskResult[..., Any]
 
 _STATUSES = {
     Status.RUNNING: TaskResultStatus.RUNNING,
@@ -60,7 +65,7 @@ class PgBrokerBackend(BaseTaskBackend):
         """The alias that stores this backend's jobs."""
         return str(self.options.get("DATABASE") or settings().DATABASES[0])
 
-    def validate_task(self, task: Task) -> None:
+    def validate_task(self, task: "AnyTask") -> None:
         """Refuse a task that could not run; raises Django's InvalidTask."""
         super().validate_task(task)
         if isinstance(task, JobTask):
@@ -69,7 +74,9 @@ class PgBrokerBackend(BaseTaskBackend):
             except InvalidOption as error:
                 raise InvalidTask(str(error)) from error
 
-    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+    def enqueue(  # type: ignore[override] # the stubs say list, Django hands a tuple over
+        self, task: "AnyTask", args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> "AnyResult":
         """Enqueue in the current transaction; an idempotency key's holder is returned as it is."""
         self.validate_task(task)
         job_task = task if isinstance(task, JobTask) else self._as_job_task(task)
@@ -81,7 +88,7 @@ class PgBrokerBackend(BaseTaskBackend):
         return self.get_result(str(answer.job_id))
 
     @staticmethod
-    def _as_job_task(task: Task) -> JobTask[Any, Any]:
+    def _as_job_task(task: "AnyTask") -> JobTask[Any, Any]:
         return JobTask(
             func=task.func,
             priority=task.priority,
@@ -91,7 +98,7 @@ class PgBrokerBackend(BaseTaskBackend):
             takes_context=task.takes_context,
         )
 
-    def _new_result(self, task: Task, row: Mapping[str, Any], job_id: UUID) -> TaskResult:
+    def _new_result(self, task: "AnyTask", row: Mapping[str, Any], job_id: UUID) -> "AnyResult":
         return TaskResult(
             task=task,
             id=str(job_id),
@@ -107,7 +114,7 @@ class PgBrokerBackend(BaseTaskBackend):
             worker_ids=[],
         )
 
-    def get_result(self, result_id: str) -> TaskResult:
+    def get_result(self, result_id: str) -> "AnyResult":
         """Read a result of the current tenant; raises Django's TaskResultDoesNotExist."""
         try:
             job_id = UUID(str(result_id))
@@ -118,7 +125,7 @@ class PgBrokerBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id)
         return self._result_of(found)
 
-    def _result_of(self, job: Job) -> TaskResult:
+    def _result_of(self, job: Job) -> "AnyResult":
         starts = [each for each in job.executions if each["state"] != AttemptState.RELEASED]
         worker_ids = [str(each["worker_id"]) for each in starts]
         times = [datetime.fromisoformat(each["started_at"]) for each in starts if each["started_at"]]
@@ -128,7 +135,7 @@ class PgBrokerBackend(BaseTaskBackend):
         task = lookup(job.job_type).task.using(
             priority=job.priority, queue_name=job.queue, run_after=job.available_at, backend=self.alias
         )
-        result = TaskResult(
+        result: AnyResult = TaskResult(
             task=task,
             id=str(job.id),
             status=_STATUSES.get(job.status, TaskResultStatus.READY),
@@ -145,8 +152,11 @@ class PgBrokerBackend(BaseTaskBackend):
         object.__setattr__(result, "_return_value", job.result)
         return result
 
-    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Check the backend's own options; the app's checks see to the rest."""
+        return list(self._troubles())
+
+    def _troubles(self) -> Iterable[checks.CheckMessage]:
         if unknown := sorted(set(self.options) - OPTIONS):
             yield checks.Error(
                 f"TASKS[{self.alias!r}]['OPTIONS'] has unknown keys: {', '.join(map(str, unknown))}.",
@@ -237,5 +247,3 @@ _OWN_RECEIVERS = 1
 def serve_signals() -> None:
     """Connect Django's signals to the events of this process."""
     telemetry.subscribe(send_signals, wants=wants_signals)
-
-

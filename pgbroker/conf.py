@@ -81,6 +81,9 @@ def _backoff(key: str, value: Any) -> Backoff:
         raise InvalidSetting(key, error.trouble, error.cure) from error
 
 
+_BACKOFF = Backoff()
+
+
 def _key(default: Any, check: _Check, meaning: str) -> Any:
     return field(default=default, metadata={"check": check, "meaning": meaning})
 
@@ -103,10 +106,12 @@ class Settings:
     MAX_ATTEMPTS: int = _key(5, _whole(1, 10_000), "Attempts a job gets when its type does not say.")
     MAX_CRASHES: int = _key(3, _whole(1, 10_000), "Lost workers after which a job becomes a dead letter.")
     BACKOFF: Backoff = _key(
-        Backoff(), _backoff, "Wait before a retry: seconds, or a mapping of base, factor, cap and jitter."
+        _BACKOFF, _backoff, "Wait before a retry: seconds, or a mapping of base, factor, cap and jitter."
     )
     TIMEOUT_SECONDS: float | None = _key(
-        None, _optional_seconds(0.01, 30 * 86400), "Longest attempt when the type does not say; None: no limit."
+        None,
+        _optional_seconds(0.01, 30 * 86400),
+        "Longest attempt when the type does not say; None: no limit.",
     )
     AGEING_SECONDS: float = _key(
         60.0,
@@ -122,7 +127,9 @@ class Settings:
         64 * 1024, _whole(256, 16 * 1024 * 1024), "Longest stored error text, and traceback; the rest is cut."
     )
     MAX_LOG_BYTES: int = _key(
-        64 * 1024, _whole(0, 16 * 1024 * 1024), "Longest tail of a handler's log kept with an attempt; 0: none."
+        64 * 1024,
+        _whole(0, 16 * 1024 * 1024),
+        "Longest tail of a handler's log kept with an attempt; 0: none.",
     )
     EVENTS: str = _key(
         "terminal", _choice(*EVENT_MODES), "Which changes of a job are recorded: all, terminal or off."
@@ -139,7 +146,9 @@ class Settings:
         30.0, _seconds(0, 86400), "How long a stopping worker waits for running jobs."
     )
     UNKNOWN_TYPE_GRACE_SECONDS: float = _key(
-        600.0, _seconds(0, 30 * 86400), "How long a job of an unknown type is put back before it is dead-lettered."
+        600.0,
+        _seconds(0, 30 * 86400),
+        "How long a job of an unknown type is put back before it is dead-lettered.",
     )
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from pgbroker.compat import TaskContext, TaskResult, TaskResultStatus
@@ -44,7 +44,16 @@ class Stop:
         return self._event.wait(seconds)
 
 
-class JobContext(TaskContext):
+if TYPE_CHECKING:
+    AnyResult = TaskResult[..., Any]
+
+    class _TaskContext(TaskContext[..., Any]):
+        pass
+else:
+    _TaskContext = TaskContext
+
+
+class JobContext(_TaskContext):
     """
     The first argument, `context`, of a handler declared with `takes_context=True`.
 
@@ -54,6 +63,9 @@ class JobContext(TaskContext):
     __slots__ = ("_job_type", "_result", "_stop", "lease")
 
     lease: Lease
+    _job_type: "JobType"
+    _result: "AnyResult | None"
+    _stop: Stop
 
     def __init__(self, lease: Lease, job_type: "JobType", stop: Stop) -> None:
         # The base is a frozen dataclass around a TaskResult, which is made here only when it is asked for.
@@ -63,11 +75,12 @@ class JobContext(TaskContext):
         object.__setattr__(self, "_result", None)
 
     @property
-    def task_result(self) -> TaskResult:  # type: ignore[override]
+    def task_result(self) -> "AnyResult":  # type: ignore[override]
         """Django's view of this job: running, with its arguments as they are stored."""
         if self._result is None:
             object.__setattr__(self, "_result", running_result(self.lease, self._job_type))
-        return self._result  # type: ignore[no-any-return]
+        assert self._result is not None
+        return self._result
 
     @property
     def attempt(self) -> int:
@@ -107,7 +120,7 @@ class JobContext(TaskContext):
     @property
     def stop_reason(self) -> StopReason | None:
         """Why it should stop: cancelled, timed_out, lease_lost or shutdown."""
-        return self._stop.reason  # type: ignore[no-any-return]
+        return self._stop.reason
 
     def raise_if_cancelled(self) -> None:
         """Raise `AttemptCancelled` once the attempt should stop."""
@@ -116,10 +129,10 @@ class JobContext(TaskContext):
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but wake when asked to stop; tells whether that happened. For threads only."""
-        return self._stop.wait(seconds)  # type: ignore[no-any-return]
+        return self._stop.wait(seconds)
 
 
-def running_result(lease: Lease, job_type: "JobType") -> TaskResult:
+def running_result(lease: Lease, job_type: "JobType") -> "AnyResult":
     """Make Django's `TaskResult` of an attempt that runs, without asking the database."""
     return TaskResult(
         task=job_type.task,

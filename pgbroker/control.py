@@ -58,9 +58,7 @@ def get_job(job: UUID | str | HasId, *, using: str | None = None) -> Job:
     return found
 
 
-def cancel(
-    job: UUID | str | HasId, *, reason: str = "", by: str = "", using: str | None = None
-) -> Cancelled:
+def cancel(job: UUID | str | HasId, *, reason: str = "", by: str = "", using: str | None = None) -> Cancelled:
     """
     Cancel a job: any live status but running -> cancelled; a running one is asked to stop.
 
@@ -198,7 +196,9 @@ def pause(
     target = _target(queue, job_type, tenant)
     made = pausing.pause(
         target,
-        duration=None if duration is None else checked_duration("duration", duration, longest=timedelta(days=3660)),
+        duration=None
+        if duration is None
+        else checked_duration("duration", duration, longest=timedelta(days=3660)),
         by=by,
         reason=reason,
         using=using or settings().DATABASES[0],

@@ -11,15 +11,14 @@ of the alias and takes part in the caller's transaction.
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
-from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors as pg_errors
 from psycopg.abc import Query
@@ -109,7 +108,8 @@ class Session:
         wrapper = connections[self.alias]
         if wrapper.vendor != "postgresql":
             raise NotPostgreSQL(
-                f"database alias {self.alias!r} is {wrapper.vendor}. pgbroker needs PostgreSQL.", alias=self.alias
+                f"database alias {self.alias!r} is {wrapper.vendor}. pgbroker needs PostgreSQL.",
+                alias=self.alias,
             )
         parameters = wrapper.get_connection_params()
         # Django's own cursors, loaders and settings are for Django's connections.
@@ -168,8 +168,7 @@ def fetch(
     with it, that is outside of a caller's transaction.
     """
     statement = sql.load(name)
-    on_session = isinstance(using, Session)
-    repeats = REPEATS if on_session or connections[using].get_autocommit() else 1
+    repeats = REPEATS if isinstance(using, Session) or connections[using].get_autocommit() else 1
     for attempt in range(1, repeats + 1):
         if fault is not None:
             fault("before", name)
@@ -233,7 +232,7 @@ def _decoded(values: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
 # ------------------------------------------------------------------ the tenant around everybody's statements
 
 
-class unscoped(AbstractContextManager[None]):  # noqa: N801 - reads as a verb where it is used
+class unscoped(AbstractContextManager[None]):
     """Keep `scope_statement` away from statements that carry their scope themselves."""
 
     def __enter__(self) -> None:
@@ -270,12 +269,18 @@ def scope_statement(
         return _scope_named_cursor(execute, query, parameters, many, context, scope, setter_parameters)
     inside = not wrapper.get_autocommit()
     before = _scope_text(scope, False, settings().EVENTS, not everything, inside)
-    with unscoped(), wrapper.cursor() as setter, wrapper.cursor() as restorer, wrapper.wrap_database_errors:
-        with nullcontext() if many else wrapper.connection.pipeline():
-            setter.execute(before, setter_parameters)
-            answer = execute(query, parameters, many, context)
-            if inside:
-                restorer.execute(_RESTORE)
+    with (
+        unscoped(),
+        wrapper.cursor() as setter,
+        wrapper.cursor() as restorer,
+        wrapper.wrap_database_errors,
+        # executemany opens a pipeline of its own, and would commit the setting away without a transaction.
+        transaction.atomic(using=wrapper.alias, savepoint=False) if many else wrapper.connection.pipeline(),
+    ):
+        setter.execute(before, setter_parameters)
+        answer = execute(query, parameters, many, context)
+        if inside:
+            restorer.execute(_RESTORE)
     return answer
 
 
@@ -299,8 +304,6 @@ def _scope_named_cursor(
     In autocommit the cursor is WITH HOLD: its rows are made when this little transaction commits. In a
     caller's transaction they are made while they are fetched, so the scope stays until the context ends.
     """
-    from django.db import transaction
-
     wrapper: BaseDatabaseWrapper = context["connection"]
     before = _scope_text(scope, False, settings().EVENTS, setter_parameters is not None, False)
     if wrapper.get_autocommit():
@@ -350,4 +353,3 @@ def listen(session: Session, channel: str = "pgbroker") -> psycopg.Connection[tu
 def array(values: Sequence[object]) -> str:
     """Write an array literal of numbers or uuids: ten times faster than adapting a list element by element."""
     return "{" + ",".join(map(str, values)) + "}"
-

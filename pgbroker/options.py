@@ -92,7 +92,9 @@ def instant(field: str, value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise InvalidOption(field, f"is {value!r}", "Give an aware datetime.")
     if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidOption(field, f"is naive ({value})", "Give it a time zone: django.utils.timezone.make_aware().")
+        raise InvalidOption(
+            field, f"is naive ({value})", "Give it a time zone: django.utils.timezone.make_aware()."
+        )
     if not datetime(1970, 1, 1, tzinfo=UTC) <= value.astimezone(UTC) <= datetime(9000, 1, 1, tzinfo=UTC):
         raise InvalidOption(field, f"is {value}", "Give an instant between the years 1970 and 9000.")
     return value

@@ -22,7 +22,7 @@ def _delay(field: str, value: timedelta | float | int | None) -> timedelta | Non
     return delay
 
 
-class Verdict(Exception):  # noqa: N818 - a verdict is an answer, not an error
+class Verdict(Exception):
     """Base of what a handler raises or returns to say how its attempt ended."""
 
 

@@ -6,50 +6,39 @@ code registered.
 """
 
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
-from uuid import UUID
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from django.apps import apps
 from django.conf import settings as django_settings
-from django.db import transaction
 from django.utils.module_loading import import_string
 
-from pgbroker import correlation, payload, telemetry
-from pgbroker.compat import DEFAULT_TASK_BACKEND_ALIAS, BaseTaskBackend, Task, TaskResult, task_backends
+from pgbroker import payload
+from pgbroker.compat import DEFAULT_TASK_BACKEND_ALIAS, BaseTaskBackend, Task, task_backends
 from pgbroker.conf import settings
-from pgbroker.errors import (
-    DuplicateJobType,
-    EnqueueRefused,
-    IdempotencyConflict,
-    InvalidOption,
-    PgBrokerError,
-    UnknownJobType,
-    UnknownQueue,
-)
-from pgbroker.ids import new_id
+from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
 from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types, table_exists
-from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
-from pgbroker.options import Options, duration, instant, whole
+from pgbroker.options import Options, duration, whole
 from pgbroker.policy.backoff import Backoff, backoff_from
-from pgbroker.tenancy import tenant_context
-from pgbroker.wakeups import wake_after_commit
+
+if TYPE_CHECKING:
+    from pgbroker.compat import TaskResult
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-BackoffCallable = Callable[[BaseException, "TaskResult"], float | timedelta]
+BackoffCallable = Callable[[BaseException, "TaskResult[..., Any]"], float | timedelta]
 BACKEND = "pgbroker.backend.PgBrokerBackend"
-# Rows of a bulk call that go in one statement: big enough to be cheap, small enough to stay in memory.
-ROWS_PER_STATEMENT = 2500
-QUEUE_NAME = r"[A-Za-z0-9._:-]{1,63}"
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,63}")
+_TYPE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobTask(Task, Generic[P, R]):  # type: ignore[misc]
+class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the stubs only
     """
     A Django task with pgbroker's options. `@job` makes it, and `@task` on a pgbroker backend.
 
@@ -73,7 +62,7 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[misc]
     # goes to pgbroker unless the project's TASKS says otherwise.
     def get_backend(self) -> BaseTaskBackend:
         """Return the backend that TASKS names for this task, or pgbroker's own when it names none."""
-        if django_settings.is_overridden("TASKS") and self.backend in django_settings.TASKS:
+        if _tasks_configured() and self.backend in django_settings.TASKS:
             return task_backends[self.backend]
         if self.backend != DEFAULT_TASK_BACKEND_ALIAS:
             return task_backends[self.backend]  # raises what Django raises for an unknown alias
@@ -88,13 +77,13 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[misc]
         """Return this task with pgbroker's options for the next call; see `Options`. Raises `InvalidOption`."""
         return replace(self, call_options=self.call_options.but(changes))
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult":
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
         """Enqueue one call in the current transaction and return Django's `TaskResult` for it."""
-        return self.get_backend().enqueue(self, args, kwargs)
+        return self.get_backend().enqueue(self, args, kwargs)  # type: ignore[arg-type]
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult":
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
         """Enqueue one call from async code."""
-        return await self.get_backend().aenqueue(self, args, kwargs)
+        return await self.get_backend().aenqueue(self, args, kwargs)  # type: ignore[arg-type]
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> "Call":
         """Pair this task with its arguments, for `enqueue_many`. Nothing is checked or stored yet."""
@@ -107,19 +96,6 @@ class Call(NamedTuple):
     task: "JobTask[Any, Any]"
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-
-
-class Outcome(NamedTuple):
-    """
-    What became of one call of `enqueue_many`.
-
-    *outcome* is created, existing (the idempotency key's job is *job_id*) or an error code; then
-    *error* is the exception that a single enqueue would have raised.
-    """
-
-    job_id: UUID | None
-    outcome: str
-    error: PgBrokerError | None = None
 
 
 class JobType(NamedTuple):
@@ -174,14 +150,13 @@ class _Types:
         for function, task in list(self._by_function.items()):
             key = task.key
             other = found.get(key)
-            if other is not None:
-                if _place(other.task.func) != _place(function):
-                    raise DuplicateJobType(
-                        f"job type {key!r} is declared twice: by {_place(other.task.func)} and "
-                        f"{_place(function)}. Give one of them another name=.",
-                        job_type=key,
-                    )
-                # The same function of a reloaded module: the newer one counts.
+            # The same function of a reloaded module is no second declaration: the newer one counts.
+            if other is not None and _place(other.task.func) != _place(function):
+                raise DuplicateJobType(
+                    f"job type {key!r} is declared twice: by {_place(other.task.func)} and "
+                    f"{_place(function)}. Give one of them another name=.",
+                    job_type=key,
+                )
             found[key] = JobType(
                 key=key,
                 task=task,
@@ -212,6 +187,11 @@ def _default_key(function: Callable[..., Any]) -> str:
     config = apps.get_containing_app_config(function.__module__)
     label = config.label if config else function.__module__.partition(".")[0]
     return f"{label}.{function.__name__}"
+
+
+def _tasks_configured() -> bool:
+    # On the settings object, which the type stubs do not know.
+    return bool(django_settings.is_overridden("TASKS"))  # type: ignore[misc]
 
 
 def _own_backend() -> BaseTaskBackend:
@@ -277,7 +257,7 @@ def job(
     seconds, a mapping, a `Backoff`, or a callable of (exception, task_result). *timeout* limits one
     attempt. Raises `InvalidOption` where it is written.
     """
-    declared = {
+    declared: dict[str, Any] = {
         "type_name": _checked_name("name", name) if name is not None else "",
         "queue_name": checked_queue(queue_name),
         "priority": whole("priority", priority, -100, 100),
@@ -292,7 +272,7 @@ def job(
     }
 
     def declare(handler: Callable[P, R]) -> JobTask[P, R]:
-        task = JobTask(func=handler, run_after=None, **declared)  # type: ignore[arg-type]
+        task: JobTask[P, R] = JobTask(func=handler, run_after=None, **declared)
         # Compiled here, so that a parameter that cannot be stored is refused where it is written.
         signature_of(task)
         return task
@@ -301,9 +281,7 @@ def job(
 
 
 def _checked_name(field_name: str, value: object) -> str:
-    import re
-
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,200}", value):
+    if not isinstance(value, str) or not _TYPE_NAME.fullmatch(value):
         raise InvalidOption(
             field_name, f"is {value!r}", "Use 1 to 200 characters of A-Z, a-z, 0-9, '.', '_', ':', '-'."
         )
@@ -312,162 +290,11 @@ def _checked_name(field_name: str, value: object) -> str:
 
 def checked_queue(value: object) -> str:
     """Return *value* if it can name a queue; raises `InvalidOption`."""
-    import re
-
-    if not isinstance(value, str) or not re.fullmatch(QUEUE_NAME, value):
+    if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
         raise InvalidOption(
             "queue_name", f"is {value!r}", "Use 1 to 63 characters of A-Z, a-z, 0-9, '.', '_', ':', '-'."
         )
     return value
-
-
-# ------------------------------------------------------------------ from a call to a row
-
-
-def row_of(call: Call) -> dict[str, Any]:
-    """
-    Check one call and make the row that the database takes.
-
-    Everything that can be refused without the database is refused here, before anything left the
-    process: raises `InvalidArgument`, `InvalidOption` or `PayloadTooLarge`.
-    """
-    task, options = call.task, call.task.call_options
-    envelope, _ = payload.encode(
-        signature_of(task), call.args, call.kwargs, limit_bytes=settings().MAX_PAYLOAD_BYTES
-    )
-    row: dict[str, Any] = {
-        "id": str(new_id()),
-        "job_type": task.key,
-        "queue": task.queue_name,
-        "args": envelope,
-        "type_version": task.version,
-        "priority": task.priority,
-        "max_attempts": options.max_attempts or task.max_attempts or settings().MAX_ATTEMPTS,
-    }
-    if task.run_after is not None:
-        row["available_at"] = instant("run_after", task.run_after).isoformat()
-    if isinstance(options.deadline, datetime):
-        row["deadline_at"] = options.deadline.isoformat()
-    elif options.deadline is not None:
-        row["deadline_seconds"] = options.deadline.total_seconds()
-    stored: dict[str, Any] = {}
-    backoff = options.backoff or task.backoff
-    if isinstance(backoff, Backoff):
-        stored["backoff"] = backoff.as_json()
-    if options.timeout is not None:
-        stored["timeout"] = options.timeout.total_seconds()
-    if stored:
-        row["options"] = stored
-    for name in ("idempotency_key", "idempotency_scope", "on_conflict", "lane"):
-        if (value := getattr(options, name)) is not None:
-            row[name] = value
-    for name, variable in (("principal", correlation.principal), ("traceparent", correlation.traceparent)):
-        if (value := variable.get()) is not None:
-            row[name] = value
-    if (value := options.correlation_id or correlation.correlation_id.get()) is not None:
-        row["correlation_id"] = value
-    return row
-
-
-def database_of(task: JobTask[Any, Any]) -> str:
-    """Return the alias a task's jobs are stored in: its backend's DATABASE option, or the first of DATABASES."""
-    alias = task.get_backend().options.get("DATABASE") if django_settings.is_overridden("TASKS") else None
-    return str(alias) if alias else settings().DATABASES[0]
-
-
-def submit(call: Call, *, using: str | None = None) -> tuple[dict[str, Any], Enqueued]:
-    """Enqueue one call in the current transaction; returns the row and the answer. Raises what was refused."""
-    row = row_of(call)
-    alias = using or database_of(call.task)
-    tenant = call.task.call_options.tenant
-    if tenant is None:
-        answer = enqueue_rows([row], using=alias)[0]
-    else:
-        with tenant_context(tenant):
-            answer = enqueue_rows([row], using=alias)[0]
-    if (error := refusal(row, answer)) is not None:
-        raise error
-    _tell(row, answer, alias)
-    return row, answer
-
-
-def enqueue(task: JobTask[P, R], *args: P.args, **kwargs: P.kwargs) -> "TaskResult":
-    """Enqueue one call of *task* in the current transaction; the same as `task.enqueue(...)`."""
-    return task.enqueue(*args, **kwargs)
-
-
-def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Outcome]:
-    """
-    Enqueue many calls (`task.bind(...)`) in one transaction and return one outcome each, in order.
-
-    A call that is refused does not sink the others: its outcome carries the error. What is stored
-    becomes visible together, with the caller's commit.
-    """
-    outcomes: list[Outcome] = []
-    places: dict[tuple[str, str | None], list[tuple[int, dict[str, Any]]]] = {}
-    for place, call in enumerate(calls):
-        try:
-            row = row_of(call)
-        except PgBrokerError as error:
-            outcomes.append(Outcome(None, error.code, error))
-            continue
-        outcomes.append(Outcome(None, "pending"))
-        alias = using or database_of(call.task)
-        places.setdefault((alias, call.task.call_options.tenant), []).append((place, row))
-    for (alias, tenant), group in places.items():
-        with transaction.atomic(using=alias, savepoint=False):
-            for start in range(0, len(group), ROWS_PER_STATEMENT):
-                chunk = group[start : start + ROWS_PER_STATEMENT]
-                for (place, row), answer in zip(chunk, _enqueue_as(tenant, chunk, alias), strict=True):
-                    error = refusal(row, answer)
-                    outcomes[place] = Outcome(None if error else answer.job_id, answer.outcome, error)
-                    if error is None:
-                        _tell_event(row, answer)
-            for queue in {row["queue"] for _, row in group}:
-                wake_after_commit(queue, using=alias)
-    return outcomes
-
-
-def _enqueue_as(
-    tenant: str | None, chunk: list[tuple[int, dict[str, Any]]], alias: str
-) -> list[Enqueued]:
-    rows = [row for _, row in chunk]
-    if tenant is None:
-        return enqueue_rows(rows, using=alias)
-    with tenant_context(tenant):
-        return enqueue_rows(rows, using=alias)
-
-
-def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
-    """Translate a refused answer to the error of its code; None when the job is stored."""
-    if not answer.refused:
-        return None
-    match answer.outcome:
-        case "unknown_queue":
-            return UnknownQueue(row["queue"])
-        case "unknown_job_type":
-            return UnknownJobType(row["job_type"])
-        case "idempotency_conflict":
-            return IdempotencyConflict(row["idempotency_key"], answer.job_id)
-        case code:
-            return EnqueueRefused(code, answer.detail or code)
-
-
-def _tell(row: Mapping[str, Any], answer: Enqueued, alias: str) -> None:
-    if answer.outcome == "created":
-        wake_after_commit(row["queue"], using=alias)
-    _tell_event(row, answer)
-
-
-def _tell_event(row: Mapping[str, Any], answer: Enqueued) -> None:
-    if answer.outcome == "created" and telemetry.wanted("job.enqueued"):
-        telemetry.emit(
-            "job.enqueued",
-            job_id=answer.job_id,
-            job_type=row["job_type"],
-            queue=row["queue"],
-            correlation_id=row.get("correlation_id"),
-        )
 
 
 # ------------------------------------------------------------------ making rows of declarations

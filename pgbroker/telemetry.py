@@ -76,7 +76,7 @@ def wanted(event: str) -> bool:
 def emit(event: str, **keys: Any) -> None:
     """Tell a fact of the catalogue to whoever listens."""
     assert event in EVENTS, event
-    for listener, wants in list(_listeners):
+    for listener, wants in tuple(_listeners):
         if not wants(event):
             continue
         try:

@@ -19,7 +19,8 @@ class Target(NamedTuple):
     def kind(self) -> Kind:
         """The kind of pause that these names make."""
         if self.job_type is not None:
-            assert self.queue is None and self.tenant is None
+            assert self.queue is None
+            assert self.tenant is None
             return "job_type"
         if self.tenant is not None:
             return "tenant" if self.queue is None else "queue_tenant"

@@ -10,7 +10,10 @@ from pgbroker.outcomes import Settled
 
 
 def release(
-    leases: Sequence[tuple[Lease | Fence, timedelta | None]], *, code: str, using: str | db.Session = "default"
+    leases: Sequence[tuple[Lease | Fence, timedelta | None]],
+    *,
+    code: str,
+    using: str | db.Session = "default",
 ) -> list[Settled]:
     """
     Hand claimed jobs back unharmed: running -> ready, or scheduled after a delay.

@@ -29,295 +29,629 @@ class Migration(migrations.Migration):
                 RunFile("migrations/sql/0001_partitions.up.sql"),
             ],
             state_operations=[
-        migrations.CreateModel(
-            name='Job',
-            fields=[
-                ('id', models.UUIDField(primary_key=True, serialize=False)),
-                ('tenant_id', models.CharField(max_length=63)),
-                ('status', models.SmallIntegerField(choices=[(0, 'scheduled'), (1, 'waiting'), (2, 'ready'), (3, 'running'), (4, 'suspended'), (5, 'blocked'), (10, 'completed'), (11, 'failed'), (12, 'dead_letter'), (13, 'cancelled')])),
-                ('priority', models.SmallIntegerField(default=0)),
-                ('ready_at', models.DateTimeField(null=True)),
-                ('available_at', models.DateTimeField(null=True)),
-                ('attempt_count', models.IntegerField(default=0)),
-                ('max_attempts', models.IntegerField(default=5)),
-                ('declared_attempts', models.IntegerField(default=5)),
-                ('crash_count', models.IntegerField(default=0)),
-                ('lease_token', models.BigIntegerField(default=0)),
-                ('worker_id', models.UUIDField(null=True)),
-                ('leased_at', models.DateTimeField(null=True)),
-                ('lease_expires_at', models.DateTimeField(null=True)),
-                ('cancel_requested_at', models.DateTimeField(null=True)),
-                ('deadline_at', models.DateTimeField(null=True)),
-                ('run_group_id', models.UUIDField(null=True)),
-                ('name', models.TextField(null=True)),
-                ('lane', models.TextField(null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('finished_at', models.DateTimeField(null=True)),
-            ],
-            options={
-                'db_table': 'pgbroker"."job',
-                'permissions': [('retry_job', 'Can retry and redrive jobs'), ('cancel_job', 'Can cancel jobs')],
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
-            name='JobType',
-            fields=[
-                ('id', models.AutoField(primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=200)),
-                ('version', models.IntegerField(default=1)),
-                ('aliases', django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), default=list, size=None)),
-                ('defaults', models.JSONField(default=dict)),
-                ('last_seen_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-            ],
-            options={
-                'db_table': 'pgbroker"."job_type',
-                'ordering': ['name'],
-            },
-        ),
-        migrations.CreateModel(
-            name='Pause',
-            fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('queue', 'Queue'), ('job_type', 'Job Type'), ('tenant', 'Tenant'), ('queue_tenant', 'Queue Tenant')], max_length=20)),
-                ('tenant', models.CharField(max_length=63, null=True)),
-                ('paused_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('until', models.DateTimeField(null=True)),
-                ('by', models.CharField(default='', max_length=200)),
-                ('reason', models.TextField(default='')),
-            ],
-            options={
-                'db_table': 'pgbroker"."pause',
-            },
-        ),
-        migrations.CreateModel(
-            name='Queue',
-            fields=[
-                ('id', models.SmallAutoField(primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=63)),
-                ('ageing_seconds', models.FloatField(blank=True, help_text='One step of priority in seconds of waiting; empty: AGEING_SECONDS.', null=True)),
-                ('lease_seconds', models.FloatField(blank=True, help_text='How long a claim holds a job; empty: LEASE_SECONDS.', null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-            ],
-            options={
-                'db_table': 'pgbroker"."queue',
-                'ordering': ['name'],
-            },
-        ),
-        migrations.CreateModel(
-            name='QueuePriority',
-            fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('priority', models.SmallIntegerField()),
-            ],
-            options={
-                'db_table': 'pgbroker"."queue_priority',
-            },
-        ),
-        migrations.CreateModel(
-            name='Worker',
-            fields=[
-                ('id', models.UUIDField(primary_key=True, serialize=False)),
-                ('name', models.TextField()),
-                ('host', models.TextField()),
-                ('pid', models.IntegerField()),
-                ('version', models.TextField()),
-                ('queues', django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), size=None)),
-                ('slots', models.IntegerField()),
-                ('running', models.IntegerField(default=0)),
-                ('held', models.IntegerField(default=0)),
-                ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('heartbeat_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('expires_at', models.DateTimeField()),
-                ('draining_at', models.DateTimeField(null=True)),
-                ('stopped_at', models.DateTimeField(null=True)),
-            ],
-            options={
-                'db_table': 'pgbroker"."worker',
-                'ordering': ['-started_at'],
-            },
-        ),
-        migrations.CreateModel(
-            name='JobPayload',
-            fields=[
-                ('job', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, primary_key=True, related_name='payload', serialize=False, to='pgbroker.job')),
-                ('tenant_id', models.CharField(max_length=63)),
-                ('type_version', models.IntegerField(default=1)),
-                ('args', models.JSONField()),
-                ('options', models.JSONField(null=True)),
-                ('idempotency_key', models.TextField(null=True)),
-                ('principal', models.TextField(null=True)),
-                ('correlation_id', models.TextField(null=True)),
-                ('traceparent', models.TextField(null=True)),
-                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), null=True, size=None)),
-            ],
-            options={
-                'db_table': 'pgbroker"."job_payload',
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
-            name='JobState',
-            fields=[
-                ('job', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, primary_key=True, related_name='state', serialize=False, to='pgbroker.job')),
-                ('tenant_id', models.CharField(max_length=63)),
-                ('reason_code', models.TextField()),
-                ('reason', models.TextField(default='')),
-                ('by', models.TextField(default='')),
-                ('changed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-            ],
-            options={
-                'db_table': 'pgbroker"."job_state',
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
-            name='Execution',
-            fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('tenant_id', models.CharField(max_length=63)),
-                ('attempt_no', models.IntegerField()),
-                ('state', models.SmallIntegerField(choices=[(1, 'completed'), (2, 'failed'), (3, 'timed_out'), (4, 'cancelled'), (5, 'lease_expired'), (6, 'crashed'), (7, 'released'), (8, 'snoozed'), (9, 'suspended')])),
-                ('worker_id', models.UUIDField(null=True)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('completed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('duration_seconds', models.FloatField(null=True)),
-                ('error_code', models.TextField(null=True)),
-                ('error', models.TextField(null=True)),
-                ('traceback', models.TextField(null=True)),
-                ('result', models.JSONField(null=True)),
-                ('log_tail', models.TextField(null=True)),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='executions', to='pgbroker.job')),
-            ],
-            options={
-                'db_table': 'pgbroker"."execution',
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
-            name='JobEvent',
-            fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('tenant_id', models.CharField(max_length=63)),
-                ('event', models.SmallIntegerField(choices=[(0, 'scheduled'), (1, 'waiting'), (2, 'ready'), (3, 'running'), (4, 'suspended'), (5, 'blocked'), (10, 'completed'), (11, 'failed'), (12, 'dead_letter'), (13, 'cancelled'), (20, 'cancel_requested')])),
-                ('occurred_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('metadata', models.JSONField(null=True)),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='events', to='pgbroker.job')),
-            ],
-            options={
-                'db_table': 'pgbroker"."job_event',
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
-            name='JobCounter',
-            fields=[
-                ('pk', models.CompositePrimaryKey('job_type_id', 'queue_id', 'worker_id', 'bucket', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('worker_id', models.UUIDField()),
-                ('bucket', models.DateTimeField()),
-                ('done', models.BigIntegerField(default=0)),
-                ('retried', models.BigIntegerField(default=0)),
-                ('snoozed', models.BigIntegerField(default=0)),
-                ('failed', models.BigIntegerField(default=0)),
-                ('dead', models.BigIntegerField(default=0)),
-                ('cancelled', models.BigIntegerField(default=0)),
-                ('run_seconds', models.FloatField(default=0)),
-                ('wait_seconds', models.FloatField(default=0)),
-                ('job_type', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.jobtype')),
-            ],
-            options={
-                'db_table': 'pgbroker"."job_counter',
-            },
-        ),
-        migrations.AddField(
-            model_name='job',
-            name='job_type',
-            field=models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.jobtype'),
-        ),
-        migrations.CreateModel(
-            name='Idempotency',
-            fields=[
-                ('pk', models.CompositePrimaryKey('tenant_id', 'job_type_id', 'key', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('tenant_id', models.CharField(max_length=63)),
-                ('key', models.TextField()),
-                ('job_id', models.UUIDField()),
-                ('digest', models.BinaryField()),
-                ('scope', models.TextField(default='held')),
-                ('expires_at', models.DateTimeField(null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('job_type', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.jobtype')),
-            ],
-            options={
-                'verbose_name_plural': 'idempotency keys',
-                'db_table': 'pgbroker"."idempotency',
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.AddField(
-            model_name='pause',
-            name='job_type',
-            field=models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.jobtype'),
-        ),
-        migrations.AddField(
-            model_name='pause',
-            name='queue',
-            field=models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.queue'),
-        ),
-        migrations.AddField(
-            model_name='jobcounter',
-            name='queue',
-            field=models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.queue'),
-        ),
-        migrations.AddField(
-            model_name='job',
-            name='queue',
-            field=models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.queue'),
-        ),
-        migrations.AddField(
-            model_name='queuepriority',
-            name='queue',
-            field=models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, to='pgbroker.queue'),
-        ),
+                migrations.CreateModel(
+                    name="Job",
+                    fields=[
+                        ("id", models.UUIDField(primary_key=True, serialize=False)),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        (
+                            "status",
+                            models.SmallIntegerField(
+                                choices=[
+                                    (0, "scheduled"),
+                                    (1, "waiting"),
+                                    (2, "ready"),
+                                    (3, "running"),
+                                    (4, "suspended"),
+                                    (5, "blocked"),
+                                    (10, "completed"),
+                                    (11, "failed"),
+                                    (12, "dead_letter"),
+                                    (13, "cancelled"),
+                                ]
+                            ),
+                        ),
+                        ("priority", models.SmallIntegerField(default=0)),
+                        ("ready_at", models.DateTimeField(null=True)),
+                        ("available_at", models.DateTimeField(null=True)),
+                        ("attempt_count", models.IntegerField(default=0)),
+                        ("max_attempts", models.IntegerField(default=5)),
+                        ("declared_attempts", models.IntegerField(default=5)),
+                        ("crash_count", models.IntegerField(default=0)),
+                        ("lease_token", models.BigIntegerField(default=0)),
+                        ("worker_id", models.UUIDField(null=True)),
+                        ("leased_at", models.DateTimeField(null=True)),
+                        ("lease_expires_at", models.DateTimeField(null=True)),
+                        ("cancel_requested_at", models.DateTimeField(null=True)),
+                        ("deadline_at", models.DateTimeField(null=True)),
+                        ("run_group_id", models.UUIDField(null=True)),
+                        ("name", models.TextField(null=True)),
+                        ("lane", models.TextField(null=True)),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("finished_at", models.DateTimeField(null=True)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job',
+                        "permissions": [
+                            ("retry_job", "Can retry and redrive jobs"),
+                            ("cancel_job", "Can cancel jobs"),
+                        ],
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobType",
+                    fields=[
+                        ("id", models.AutoField(primary_key=True, serialize=False)),
+                        ("name", models.CharField(max_length=200)),
+                        ("version", models.IntegerField(default=1)),
+                        (
+                            "aliases",
+                            django.contrib.postgres.fields.ArrayField(
+                                base_field=models.TextField(), default=list, size=None
+                            ),
+                        ),
+                        ("defaults", models.JSONField(default=dict)),
+                        (
+                            "last_seen_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_type',
+                        "ordering": ["name"],
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Pause",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        (
+                            "kind",
+                            models.CharField(
+                                choices=[
+                                    ("queue", "Queue"),
+                                    ("job_type", "Job Type"),
+                                    ("tenant", "Tenant"),
+                                    ("queue_tenant", "Queue Tenant"),
+                                ],
+                                max_length=20,
+                            ),
+                        ),
+                        ("tenant", models.CharField(max_length=63, null=True)),
+                        (
+                            "paused_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("until", models.DateTimeField(null=True)),
+                        ("by", models.CharField(default="", max_length=200)),
+                        ("reason", models.TextField(default="")),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."pause',
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Queue",
+                    fields=[
+                        ("id", models.SmallAutoField(primary_key=True, serialize=False)),
+                        ("name", models.CharField(max_length=63)),
+                        (
+                            "ageing_seconds",
+                            models.FloatField(
+                                blank=True,
+                                help_text="One step of priority in seconds of waiting; empty: AGEING_SECONDS.",
+                                null=True,
+                            ),
+                        ),
+                        (
+                            "lease_seconds",
+                            models.FloatField(
+                                blank=True,
+                                help_text="How long a claim holds a job; empty: LEASE_SECONDS.",
+                                null=True,
+                            ),
+                        ),
+                        (
+                            "created_at",
+                            models.DateTimeField(
+                                db_default=django.db.models.functions.datetime.Now(), editable=False
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."queue',
+                        "ordering": ["name"],
+                    },
+                ),
+                migrations.CreateModel(
+                    name="QueuePriority",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        ("priority", models.SmallIntegerField()),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."queue_priority',
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Worker",
+                    fields=[
+                        ("id", models.UUIDField(primary_key=True, serialize=False)),
+                        ("name", models.TextField()),
+                        ("host", models.TextField()),
+                        ("pid", models.IntegerField()),
+                        ("version", models.TextField()),
+                        (
+                            "queues",
+                            django.contrib.postgres.fields.ArrayField(
+                                base_field=models.TextField(), size=None
+                            ),
+                        ),
+                        ("slots", models.IntegerField()),
+                        ("running", models.IntegerField(default=0)),
+                        ("held", models.IntegerField(default=0)),
+                        (
+                            "started_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        (
+                            "heartbeat_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("expires_at", models.DateTimeField()),
+                        ("draining_at", models.DateTimeField(null=True)),
+                        ("stopped_at", models.DateTimeField(null=True)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."worker',
+                        "ordering": ["-started_at"],
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobPayload",
+                    fields=[
+                        (
+                            "job",
+                            models.OneToOneField(
+                                db_constraint=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                primary_key=True,
+                                related_name="payload",
+                                serialize=False,
+                                to="pgbroker.job",
+                            ),
+                        ),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("type_version", models.IntegerField(default=1)),
+                        ("args", models.JSONField()),
+                        ("options", models.JSONField(null=True)),
+                        ("idempotency_key", models.TextField(null=True)),
+                        ("principal", models.TextField(null=True)),
+                        ("correlation_id", models.TextField(null=True)),
+                        ("traceparent", models.TextField(null=True)),
+                        (
+                            "tags",
+                            django.contrib.postgres.fields.ArrayField(
+                                base_field=models.TextField(), null=True, size=None
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_payload',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobState",
+                    fields=[
+                        (
+                            "job",
+                            models.OneToOneField(
+                                db_constraint=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                primary_key=True,
+                                related_name="state",
+                                serialize=False,
+                                to="pgbroker.job",
+                            ),
+                        ),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("reason_code", models.TextField()),
+                        ("reason", models.TextField(default="")),
+                        ("by", models.TextField(default="")),
+                        (
+                            "changed_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_state',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Execution",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("attempt_no", models.IntegerField()),
+                        (
+                            "state",
+                            models.SmallIntegerField(
+                                choices=[
+                                    (1, "completed"),
+                                    (2, "failed"),
+                                    (3, "timed_out"),
+                                    (4, "cancelled"),
+                                    (5, "lease_expired"),
+                                    (6, "crashed"),
+                                    (7, "released"),
+                                    (8, "snoozed"),
+                                    (9, "suspended"),
+                                ]
+                            ),
+                        ),
+                        ("worker_id", models.UUIDField(null=True)),
+                        ("started_at", models.DateTimeField(null=True)),
+                        (
+                            "completed_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("duration_seconds", models.FloatField(null=True)),
+                        ("error_code", models.TextField(null=True)),
+                        ("error", models.TextField(null=True)),
+                        ("traceback", models.TextField(null=True)),
+                        ("result", models.JSONField(null=True)),
+                        ("log_tail", models.TextField(null=True)),
+                        (
+                            "job",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                related_name="executions",
+                                to="pgbroker.job",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."execution',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobEvent",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        (
+                            "event",
+                            models.SmallIntegerField(
+                                choices=[
+                                    (0, "scheduled"),
+                                    (1, "waiting"),
+                                    (2, "ready"),
+                                    (3, "running"),
+                                    (4, "suspended"),
+                                    (5, "blocked"),
+                                    (10, "completed"),
+                                    (11, "failed"),
+                                    (12, "dead_letter"),
+                                    (13, "cancelled"),
+                                    (20, "cancel_requested"),
+                                ]
+                            ),
+                        ),
+                        (
+                            "occurred_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("metadata", models.JSONField(null=True)),
+                        (
+                            "job",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                related_name="events",
+                                to="pgbroker.job",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_event',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobCounter",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "job_type_id",
+                                "queue_id",
+                                "worker_id",
+                                "bucket",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("worker_id", models.UUIDField()),
+                        ("bucket", models.DateTimeField()),
+                        ("done", models.BigIntegerField(default=0)),
+                        ("retried", models.BigIntegerField(default=0)),
+                        ("snoozed", models.BigIntegerField(default=0)),
+                        ("failed", models.BigIntegerField(default=0)),
+                        ("dead", models.BigIntegerField(default=0)),
+                        ("cancelled", models.BigIntegerField(default=0)),
+                        ("run_seconds", models.FloatField(default=0)),
+                        ("wait_seconds", models.FloatField(default=0)),
+                        (
+                            "job_type",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                to="pgbroker.jobtype",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_counter',
+                    },
+                ),
+                migrations.AddField(
+                    model_name="job",
+                    name="job_type",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.jobtype",
+                    ),
+                ),
+                migrations.CreateModel(
+                    name="Idempotency",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "tenant_id",
+                                "job_type_id",
+                                "key",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("key", models.TextField()),
+                        ("job_id", models.UUIDField()),
+                        ("digest", models.BinaryField()),
+                        ("scope", models.TextField(default="held")),
+                        ("expires_at", models.DateTimeField(null=True)),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        (
+                            "job_type",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                to="pgbroker.jobtype",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "verbose_name_plural": "idempotency keys",
+                        "db_table": 'pgbroker"."idempotency',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.AddField(
+                    model_name="pause",
+                    name="job_type",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.jobtype",
+                    ),
+                ),
+                migrations.AddField(
+                    model_name="pause",
+                    name="queue",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.queue",
+                    ),
+                ),
+                migrations.AddField(
+                    model_name="jobcounter",
+                    name="queue",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.queue",
+                    ),
+                ),
+                migrations.AddField(
+                    model_name="job",
+                    name="queue",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.queue",
+                    ),
+                ),
+                migrations.AddField(
+                    model_name="queuepriority",
+                    name="queue",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.queue",
+                    ),
+                ),
             ],
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='jobtype',
-            trigger=pgtrigger.compiler.Trigger(name='refuse_delete', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_type is never deleted', HINT = 'Jobs and history refer to it. Pause it instead.';", hash='64da20d27ea2afa699090b66088ad1d8a0b38cfd', operation='DELETE', pgid='pgtrigger_refuse_delete_56440', table='pgbroker"."job_type', when='BEFORE')),
+            model_name="jobtype",
+            trigger=pgtrigger.compiler.Trigger(
+                name="refuse_delete",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_type is never deleted', HINT = 'Jobs and history refer to it. Pause it instead.';",
+                    hash="64da20d27ea2afa699090b66088ad1d8a0b38cfd",
+                    operation="DELETE",
+                    pgid="pgtrigger_refuse_delete_56440",
+                    table='pgbroker"."job_type',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='queue',
-            trigger=pgtrigger.compiler.Trigger(name='refuse_delete', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a queue is never deleted', HINT = 'Jobs and history refer to it. Pause it instead.';", hash='d6abf741c601ca8352ab82b30fc9a2967fa1d7d4', operation='DELETE', pgid='pgtrigger_refuse_delete_c5f5f', table='pgbroker"."queue', when='BEFORE')),
+            model_name="queue",
+            trigger=pgtrigger.compiler.Trigger(
+                name="refuse_delete",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a queue is never deleted', HINT = 'Jobs and history refer to it. Pause it instead.';",
+                    hash="d6abf741c601ca8352ab82b30fc9a2967fa1d7d4",
+                    operation="DELETE",
+                    pgid="pgtrigger_refuse_delete_c5f5f",
+                    table='pgbroker"."queue',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='jobpayload',
-            trigger=pgtrigger.compiler.Trigger(name='written_once', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: job_payload is written once', HINT = 'Enqueue a new job instead.';", hash='92806a995f1223120ecaa54fa7c80b4e9ca3e84d', operation='UPDATE', pgid='pgtrigger_written_once_3d65d', table='pgbroker"."job_payload', when='BEFORE')),
+            model_name="jobpayload",
+            trigger=pgtrigger.compiler.Trigger(
+                name="written_once",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: job_payload is written once', HINT = 'Enqueue a new job instead.';",
+                    hash="92806a995f1223120ecaa54fa7c80b4e9ca3e84d",
+                    operation="UPDATE",
+                    pgid="pgtrigger_written_once_3d65d",
+                    table='pgbroker"."job_payload',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='execution',
-            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: execution is append-only', HINT = 'History leaves by retention, a partition at a time.';", hash='c576677281eb5f1816db341f4407171175c998ee', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_b7f57', table='pgbroker"."execution', when='BEFORE')),
+            model_name="execution",
+            trigger=pgtrigger.compiler.Trigger(
+                name="append_only",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: execution is append-only', HINT = 'History leaves by retention, a partition at a time.';",
+                    hash="c576677281eb5f1816db341f4407171175c998ee",
+                    operation="UPDATE OR DELETE",
+                    pgid="pgtrigger_append_only_b7f57",
+                    table='pgbroker"."execution',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='jobevent',
-            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: job_event is append-only', HINT = 'History leaves by retention, a partition at a time.';", hash='6f2bf7164f8c43c6fce23331dd7f4967786ce666', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_b6356', table='pgbroker"."job_event', when='BEFORE')),
+            model_name="jobevent",
+            trigger=pgtrigger.compiler.Trigger(
+                name="append_only",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: job_event is append-only', HINT = 'History leaves by retention, a partition at a time.';",
+                    hash="6f2bf7164f8c43c6fce23331dd7f4967786ce666",
+                    operation="UPDATE OR DELETE",
+                    pgid="pgtrigger_append_only_b6356",
+                    table='pgbroker"."job_event',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='job',
-            trigger=pgtrigger.compiler.Trigger(name='legal_entry', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(condition='WHEN (NEW.status NOT IN (0, 1, 2))', func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job begins scheduled, waiting or ready', HINT = 'Enqueue it: pgbroker.enqueue(...).';", hash='290d05161b68d24f8e4a37f425d980e720a9617c', operation='INSERT', pgid='pgtrigger_legal_entry_22766', table='pgbroker"."job', when='BEFORE')),
+            model_name="job",
+            trigger=pgtrigger.compiler.Trigger(
+                name="legal_entry",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (NEW.status NOT IN (0, 1, 2))",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job begins scheduled, waiting or ready', HINT = 'Enqueue it: pgbroker.enqueue(...).';",
+                    hash="290d05161b68d24f8e4a37f425d980e720a9617c",
+                    operation="INSERT",
+                    pgid="pgtrigger_legal_entry_22766",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='job',
-            trigger=pgtrigger.compiler.Trigger(name='legal_transition', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(condition='WHEN (OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN ((0, 1), (0, 2), (0, 11), (0, 13), (1, 0), (1, 2), (1, 5), (1, 11), (1, 13), (2, 1), (2, 3), (2, 11), (2, 13), (3, 0), (3, 2), (3, 4), (3, 10), (3, 11), (3, 12), (3, 13), (4, 2), (4, 11), (4, 13), (5, 0), (5, 1), (5, 2), (5, 11), (5, 13), (11, 0), (11, 1), (11, 2), (12, 0), (12, 1), (12, 2), (13, 0), (13, 1), (13, 2)))', func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: no verb makes this change of status', HINT = 'Change jobs through the verbs: promote, add_edge, resolve, claim, release, settle, reap, wake, expire, cancel, retry, unblock.';", hash='566bdb94d4d752accd093727f62cac5303f221da', operation='UPDATE OF "status"', pgid='pgtrigger_legal_transition_64cbe', table='pgbroker"."job', when='BEFORE')),
+            model_name="job",
+            trigger=pgtrigger.compiler.Trigger(
+                name="legal_transition",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN ((0, 1), (0, 2), (0, 11), (0, 13), (1, 0), (1, 2), (1, 5), (1, 11), (1, 13), (2, 1), (2, 3), (2, 11), (2, 13), (3, 0), (3, 2), (3, 4), (3, 10), (3, 11), (3, 12), (3, 13), (4, 2), (4, 11), (4, 13), (5, 0), (5, 1), (5, 2), (5, 11), (5, 13), (11, 0), (11, 1), (11, 2), (12, 0), (12, 1), (12, 2), (13, 0), (13, 1), (13, 2)))",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: no verb makes this change of status', HINT = 'Change jobs through the verbs: promote, add_edge, resolve, claim, release, settle, reap, wake, expire, cancel, retry, unblock.';",
+                    hash="566bdb94d4d752accd093727f62cac5303f221da",
+                    operation='UPDATE OF "status"',
+                    pgid="pgtrigger_legal_transition_64cbe",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='job',
-            trigger=pgtrigger.compiler.Trigger(name='numbers_only_rise', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(condition='WHEN (NEW.lease_token < OLD.lease_token OR NEW.attempt_count < OLD.attempt_count OR NEW.max_attempts < OLD.max_attempts OR NEW.crash_count < OLD.crash_count OR NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.job_type_id <> OLD.job_type_id OR NEW.created_at <> OLD.created_at OR NEW.declared_attempts <> OLD.declared_attempts)', func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: counts and tokens only rise; id, tenant, type and creation never change', HINT = 'Enqueue a new job instead.';", hash='d3de94ce91e12593b1d3eb01d729bea123c36cf4', operation='UPDATE', pgid='pgtrigger_numbers_only_rise_49df1', table='pgbroker"."job', when='BEFORE')),
+            model_name="job",
+            trigger=pgtrigger.compiler.Trigger(
+                name="numbers_only_rise",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (NEW.lease_token < OLD.lease_token OR NEW.attempt_count < OLD.attempt_count OR NEW.max_attempts < OLD.max_attempts OR NEW.crash_count < OLD.crash_count OR NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.job_type_id <> OLD.job_type_id OR NEW.created_at <> OLD.created_at OR NEW.declared_attempts <> OLD.declared_attempts)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: counts and tokens only rise; id, tenant, type and creation never change', HINT = 'Enqueue a new job instead.';",
+                    hash="d3de94ce91e12593b1d3eb01d729bea123c36cf4",
+                    operation="UPDATE",
+                    pgid="pgtrigger_numbers_only_rise_49df1",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='job',
-            trigger=pgtrigger.compiler.Trigger(name='ended_is_final', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(condition='WHEN (OLD.status >= 10 AND NEW.status = OLD.status)', func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job that has ended does not change', HINT = 'Retry it: manage.py broker_jobs retry ID.';", hash='0e78d1038bb9224061aa9956b066ba136de374c7', operation='UPDATE', pgid='pgtrigger_ended_is_final_00af7', table='pgbroker"."job', when='BEFORE')),
+            model_name="job",
+            trigger=pgtrigger.compiler.Trigger(
+                name="ended_is_final",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (OLD.status >= 10 AND NEW.status = OLD.status)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job that has ended does not change', HINT = 'Retry it: manage.py broker_jobs retry ID.';",
+                    hash="0e78d1038bb9224061aa9956b066ba136de374c7",
+                    operation="UPDATE",
+                    pgid="pgtrigger_ended_is_final_00af7",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name='job',
-            trigger=pgtrigger.compiler.Trigger(name='refuse_live_delete', sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(condition='WHEN (OLD.status < 10)', func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a live job is never deleted', HINT = 'Cancel it: manage.py broker_jobs cancel ID.';", hash='f7a39f93b6a5740c560777b41af72f5f9ca550bb', operation='DELETE', pgid='pgtrigger_refuse_live_delete_f2fd6', table='pgbroker"."job', when='BEFORE')),
+            model_name="job",
+            trigger=pgtrigger.compiler.Trigger(
+                name="refuse_live_delete",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (OLD.status < 10)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a live job is never deleted', HINT = 'Cancel it: manage.py broker_jobs cancel ID.';",
+                    hash="f7a39f93b6a5740c560777b41af72f5f9ca550bb",
+                    operation="DELETE",
+                    pgid="pgtrigger_refuse_live_delete_f2fd6",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
         ),
     ]

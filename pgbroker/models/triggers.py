@@ -44,12 +44,13 @@ class Guard(pgtrigger.Protect):
         super().__init__(**kwargs)
         self.sentence, self.hint = sentence, hint
 
-    def get_func(self, model: type[models.Model]) -> str:
+    # The library's hints say an instance; it hands over the class.
+    def get_func(self, model: models.Model) -> str:
         return (
             f"RAISE EXCEPTION USING ERRCODE = '{ERRCODE}', MESSAGE = '{self.sentence}', HINT = '{self.hint}';"
         )
 
-    def compile(self, model: type[models.Model]) -> compiler.Trigger:
+    def compile(self, model: models.Model) -> compiler.Trigger:
         return compiler.Trigger(
             name=self.name,
             sql=SchemaUpsertTriggerSql(

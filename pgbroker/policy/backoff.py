@@ -35,7 +35,9 @@ class Backoff:
             raise InvalidOption("backoff.factor", f"is below 1 ({self.factor})", "Give 1 or more.")
         if not 0 <= self.cap <= LONGEST_SECONDS:
             raise InvalidOption(
-                "backoff.cap", f"is outside 0 to {LONGEST_SECONDS:.0f} s ({self.cap})", "Give a cap in that range."
+                "backoff.cap",
+                f"is outside 0 to {LONGEST_SECONDS:.0f} s ({self.cap})",
+                "Give a cap in that range.",
             )
 
     def longest(self, failures: int) -> float:

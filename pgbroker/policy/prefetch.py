@@ -23,7 +23,9 @@ class Pace:
         if not count:
             return
         for job_type_id, (number, seconds) in total_by_type.items():
-            self.seconds_by_type[job_type_id] = _moved(self.seconds_by_type.get(job_type_id), seconds / number)
+            self.seconds_by_type[job_type_id] = _moved(
+                self.seconds_by_type.get(job_type_id), seconds / number
+            )
         self.seconds = _moved(self.seconds, sum(seconds for _, seconds in total_by_type.values()) / count)
 
     def quick_types(self) -> list[int]:

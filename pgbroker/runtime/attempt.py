@@ -117,12 +117,18 @@ class Attempt:
             case Discard():
                 self.error = error
                 return self._ended(
-                    AttemptState.FAILED, permanent=True, error_code="discarded", error=self._bounded(error.reason, settings)
+                    AttemptState.FAILED,
+                    permanent=True,
+                    error_code="discarded",
+                    error=self._bounded(error.reason, settings),
                 )
             case Retry(delay=delay) if delay is not None:
                 self.error = error
                 return self._ended(
-                    AttemptState.FAILED, delay=delay, error_code="retry", error=self._bounded(error.reason, settings)
+                    AttemptState.FAILED,
+                    delay=delay,
+                    error_code="retry",
+                    error=self._bounded(error.reason, settings),
                 )
         self.error = error
         state = AttemptState.FAILED
@@ -141,7 +147,11 @@ class Attempt:
         return self._ended(
             state,
             delay=self.backoff(error, settings),
-            error_code="retry" if isinstance(error, Retry) else getattr(error, "code", None) if isinstance(error, PgBrokerError) else described.class_path,
+            error_code="retry"
+            if isinstance(error, Retry)
+            else getattr(error, "code", None)
+            if isinstance(error, PgBrokerError)
+            else described.class_path,
             error=described.message,
             traceback=described.traceback,
         )
@@ -158,7 +168,10 @@ class Attempt:
         error = AttemptTimedOut(f"the attempt ran longer than its timeout of {self.timeout:g} s")
         self.error = error
         return self._ended(
-            AttemptState.TIMED_OUT, delay=self.backoff(error, settings), error_code=error.code, error=str(error)
+            AttemptState.TIMED_OUT,
+            delay=self.backoff(error, settings),
+            error_code=error.code,
+            error=str(error),
         )
 
     def undecodable(self, error: PgBrokerError, settings: Settings) -> Ended:
@@ -188,7 +201,9 @@ class Attempt:
                 if timedelta(0) <= delay <= timedelta(days=366):
                     return delay
             except Exception as trouble:  # a broken callable must not lose the job
-                error.add_note(f"pgbroker: the backoff callable failed ({type(trouble).__name__}); the default was used")
+                error.add_note(
+                    f"pgbroker: the backoff callable failed ({type(trouble).__name__}); the default was used"
+                )
         return settings.BACKOFF.delay(failures, dice)
 
     def ask_to_stop(self, reason: StopReason) -> None:

@@ -142,7 +142,11 @@ class Claimer:
         """Probe all queues with one statement, promote what is due, and plan the next look."""
         began = time.monotonic()
         prospects = probe(list(self.lanes), using=self.session)
-        due = [each.queue_id for each in prospects if each.due_in_seconds is not None and each.due_in_seconds <= 0]
+        due = [
+            each.queue_id
+            for each in prospects
+            if each.due_in_seconds is not None and each.due_in_seconds <= 0
+        ]
         more_due = False
         if due:
             everything = began - self._promoted_all_at >= 60

@@ -85,7 +85,9 @@ def _try(act: Callable[[], None], session: Session) -> None:
         except CONNECTION_TROUBLE:
             session.drop()
         except psycopg.Error as error:
-            telemetry.emit("worker.loop_failed", loop="drain", error_code=type(error).__name__, exception=error)
+            telemetry.emit(
+                "worker.loop_failed", loop="drain", error_code=type(error).__name__, exception=error
+            )
             return
         else:
             return

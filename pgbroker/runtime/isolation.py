@@ -21,17 +21,15 @@ def enter(attempt: Attempt) -> list[tuple[ContextVar[Any], Token[Any]]]:
     lease = attempt.lease
     # The tenant "default" is what the database reads into no tenant: its statements travel alone.
     tenant = None if lease.tenant_id == correlation.DEFAULT_TENANT else lease.tenant_id
-    return [
-        (variable, variable.set(value))
-        for variable, value in (
-            (current_attempt, attempt),
-            (correlation.tenant, tenant),
-            (correlation.current_lease, lease),
-            (correlation.correlation_id, lease.correlation_id or str(lease.job_id)),
-            (correlation.traceparent, lease.traceparent),
-            (correlation.principal, lease.principal),
-        )
-    ]
+    values: tuple[tuple[ContextVar[Any], Any], ...] = (
+        (current_attempt, attempt),
+        (correlation.tenant, tenant),
+        (correlation.current_lease, lease),
+        (correlation.correlation_id, lease.correlation_id or str(lease.job_id)),
+        (correlation.traceparent, lease.traceparent),
+        (correlation.principal, lease.principal),
+    )
+    return [(variable, variable.set(value)) for variable, value in values]
 
 
 def leave(tokens: list[tuple[ContextVar[Any], Token[Any]]]) -> None:

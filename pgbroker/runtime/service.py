@@ -82,7 +82,9 @@ class Service(threading.Thread):
                 wait = self._backoff(trouble)
             except Exception as error:
                 other += 1
-                telemetry.emit("worker.loop_failed", loop=self.name, error_code=type(error).__name__, exception=error)
+                telemetry.emit(
+                    "worker.loop_failed", loop=self.name, error_code=type(error).__name__, exception=error
+                )
                 for session in self.sessions:
                     session.drop()
                 if other >= FATAL_AFTER:
@@ -105,10 +107,13 @@ class Service(threading.Thread):
             session.drop()
         if first:
             telemetry.emit(
-                "worker.connection_lost", loop=self.name, error_code=type(error).__name__, error=str(error).strip()
+                "worker.connection_lost",
+                loop=self.name,
+                error_code=type(error).__name__,
+                error=str(error).strip(),
             )
         self.on_reconnect()
 
     def _backoff(self, failures: int) -> float:
-        longest = min(self.longest_wait, FIRST_WAIT * 2 ** min(failures - 1, 10))
+        longest: float = min(self.longest_wait, FIRST_WAIT * 2.0 ** min(failures - 1, 10))
         return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter

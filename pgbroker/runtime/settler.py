@@ -108,7 +108,9 @@ class Settler:
         for attempt, ended in batch:
             status = statuses.get(ended.lease.job_id)
             if status is None:
-                telemetry.emit("attempt.lease_lost", **self.worker.keys(attempt.lease), state=ended.state.label)
+                telemetry.emit(
+                    "attempt.lease_lost", **self.worker.keys(attempt.lease), state=ended.state.label
+                )
             elif wanted:
                 telemetry.emit(
                     "attempt.settled",
@@ -139,4 +141,3 @@ def seconds_by_type(batch: list[Pair]) -> dict[int, tuple[int, float]]:
         count, seconds = totals.get(ended.lease.job_type_id, (0, 0.0))
         totals[ended.lease.job_type_id] = (count + 1, seconds + ended.seconds)
     return totals
-

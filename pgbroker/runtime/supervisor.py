@@ -104,7 +104,9 @@ class Worker:
                 on_fatal=self.fail,
                 on_reconnect=self.claimer.reconnected,
             ),
-            "settle": Service("settle", self.settler.step, sessions=(sessions["settle"],), on_fatal=self.fail),
+            "settle": Service(
+                "settle", self.settler.step, sessions=(sessions["settle"],), on_fatal=self.fail
+            ),
             "heartbeat": Service(
                 "heartbeat",
                 self._heartbeat_step,
@@ -305,7 +307,9 @@ class Worker:
             if attempt.end_once():
                 from pgbroker.errors import AttemptCancelled
 
-                self.settler.put(attempt, attempt.failed(AttemptCancelled("cancelled before it started"), self.settings))
+                self.settler.put(
+                    attempt, attempt.failed(AttemptCancelled("cancelled before it started"), self.settings)
+                )
             return
         (self.event_loop if attempt.is_async else self.threads).ask_to_stop(attempt)
 
@@ -343,7 +347,9 @@ class Worker:
             else:
                 from pgbroker.errors import AttemptCancelled
 
-                self.settler.put(attempt, attempt.failed(AttemptCancelled("cancelled before it ran"), self.settings))
+                self.settler.put(
+                    attempt, attempt.failed(AttemptCancelled("cancelled before it ran"), self.settings)
+                )
         self.board.settled(gone)
 
     # -------------------------------------------------------------- what others ask

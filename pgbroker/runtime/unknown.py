@@ -57,4 +57,3 @@ def put_back_unknown(worker: "Worker", leases: Sequence[Lease], *, using: Sessio
         worker.claimer.due_in(min(delay for _, delay in back).total_seconds())
     if dead:
         settle(dead, using=using)
-

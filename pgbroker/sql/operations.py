@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from django.db import router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
-from django.db import router
 
 PACKAGE = Path(__file__).parent.parent
 

@@ -62,7 +62,9 @@ def _raw(count: int) -> float:
     ):
         last = leases[-1]
         bounds[last.priority] = (last.ready_at, last.job_id)
-        settle([Ended(lease, AttemptState.COMPLETED, lease.leased_at, 0.0) for lease in leases], using=session)
+        settle(
+            [Ended(lease, AttemptState.COMPLETED, lease.leased_at, 0.0) for lease in leases], using=session
+        )
     seconds = time.perf_counter() - began
     session.drop()
     return count / seconds
@@ -82,9 +84,7 @@ def _worker(count: int) -> float:
     return count / seconds
 
 
-def _compare(
-    task: registry.JobTask[Any, Any], *, goal: float, quick: bool
-) -> dict[str, Any]:
+def _compare(task: registry.JobTask[Any, Any], *, goal: float, quick: bool) -> dict[str, Any]:
     count, rounds = (10_000, 3) if quick else (60_000, 5)
     call_command("migrate", verbosity=0)
     registry.synchronise(using="default")
@@ -101,7 +101,10 @@ def _compare(
     ratio = statistics.median(ratios)
     return {
         "value": round(statistics.median(values)),
-        "against": {"what": "a raw loop of the same statements, 500 a batch", "value": round(statistics.median(raws))},
+        "against": {
+            "what": "a raw loop of the same statements, 500 a batch",
+            "value": round(statistics.median(raws)),
+        },
         "ratio": round(ratio, 3),
         "goal": f">= {goal}",
         "holds": ratio >= goal,

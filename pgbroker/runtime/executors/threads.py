@@ -4,8 +4,8 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from pgbroker.payload import decode
 from pgbroker.errors import UndecodableArgument
+from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections, leave
 
@@ -36,9 +36,7 @@ class ThreadExecutor:
                 self._idle -= 1
             else:
                 self._threads += 1
-                threading.Thread(
-                    target=self._run, name=f"pgbroker-slot-{self._threads}", daemon=True
-                ).start()
+                threading.Thread(target=self._run, name=f"pgbroker-slot-{self._threads}", daemon=True).start()
         self._queue.put(attempt)
 
     def ask_to_stop(self, attempt: Attempt) -> None:
