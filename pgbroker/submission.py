@@ -1,0 +1,191 @@
+"""From a call to a stored job: check it, make its row, enqueue it, wake who waits."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from uuid import UUID
+
+from django.db import transaction
+
+from pgbroker import correlation, payload, telemetry
+from pgbroker.conf import settings
+from pgbroker.errors import (
+    EnqueueRefused,
+    IdempotencyConflict,
+    PgBrokerError,
+    UnknownJobType,
+    UnknownQueue,
+)
+from pgbroker.ids import new_id
+from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
+from pgbroker.options import instant
+from pgbroker.policy.backoff import Backoff
+from pgbroker.registry import Call, JobTask, signature_of
+from pgbroker.tenancy import tenant_context
+from pgbroker.wakeups import wake_after_commit
+
+if TYPE_CHECKING:
+    from pgbroker.compat import TaskResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Rows of a bulk call that go in one statement: big enough to be cheap, small enough to stay in memory.
+ROWS_PER_STATEMENT = 2500
+
+
+class Outcome(NamedTuple):
+    """
+    What became of one call of `enqueue_many`.
+
+    *outcome* is created, existing (the idempotency key's job is *job_id*) or an error code; then
+    *error* is the exception that a single enqueue would have raised.
+    """
+
+    job_id: UUID | None
+    outcome: str
+    error: PgBrokerError | None = None
+
+
+def row_of(call: Call) -> dict[str, Any]:
+    """
+    Check one call and make the row that the database takes.
+
+    Everything that can be refused without the database is refused here, before anything left the
+    process: raises `InvalidArgument`, `InvalidOption` or `PayloadTooLarge`.
+    """
+    task, options = call.task, call.task.call_options
+    envelope, _ = payload.encode(
+        signature_of(task), call.args, call.kwargs, limit_bytes=settings().MAX_PAYLOAD_BYTES
+    )
+    row: dict[str, Any] = {
+        "id": str(new_id()),
+        "job_type": task.key,
+        "queue": task.queue_name,
+        "args": envelope,
+        "type_version": task.version,
+        "priority": task.priority,
+        "max_attempts": options.max_attempts or task.max_attempts or settings().MAX_ATTEMPTS,
+    }
+    if task.run_after is not None:
+        row["available_at"] = instant("run_after", task.run_after).isoformat()
+    if isinstance(options.deadline, datetime):
+        row["deadline_at"] = options.deadline.isoformat()
+    elif options.deadline is not None:
+        row["deadline_seconds"] = options.deadline.total_seconds()
+    stored: dict[str, Any] = {}
+    backoff = options.backoff or task.backoff
+    if isinstance(backoff, Backoff):
+        stored["backoff"] = backoff.as_json()
+    if options.timeout is not None:
+        stored["timeout"] = options.timeout.total_seconds()
+    if stored:
+        row["options"] = stored
+    for name in ("idempotency_key", "idempotency_scope", "on_conflict", "lane"):
+        if (value := getattr(options, name)) is not None:
+            row[name] = value
+    for name, variable in (("principal", correlation.principal), ("traceparent", correlation.traceparent)):
+        if (value := variable.get()) is not None:
+            row[name] = value
+    if (value := options.correlation_id or correlation.correlation_id.get()) is not None:
+        row["correlation_id"] = value
+    return row
+
+
+def database_of(task: JobTask[Any, Any]) -> str:
+    """Return the alias a task's jobs are stored in: its backend's DATABASE option, or the first of DATABASES."""
+    alias = task.get_backend().options.get("DATABASE")
+    return str(alias) if alias else settings().DATABASES[0]
+
+
+def submit(call: Call, *, using: str | None = None) -> tuple[dict[str, Any], Enqueued]:
+    """Enqueue one call in the current transaction; returns the row and the answer. Raises what was refused."""
+    row = row_of(call)
+    alias = using or database_of(call.task)
+    tenant = call.task.call_options.tenant
+    if tenant is None:
+        answer = enqueue_rows([row], using=alias)[0]
+    else:
+        with tenant_context(tenant):
+            answer = enqueue_rows([row], using=alias)[0]
+    if (error := refusal(row, answer)) is not None:
+        raise error
+    _tell(row, answer, alias)
+    return row, answer
+
+
+def enqueue(task: JobTask[P, R], *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
+    """Enqueue one call of *task* in the current transaction; the same as `task.enqueue(...)`."""
+    return task.enqueue(*args, **kwargs)
+
+
+def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Outcome]:
+    """
+    Enqueue many calls (`task.bind(...)`) in one transaction and return one outcome each, in order.
+
+    A call that is refused does not sink the others: its outcome carries the error. What is stored
+    becomes visible together, with the caller's commit.
+    """
+    outcomes: list[Outcome] = []
+    places: dict[tuple[str, str | None], list[tuple[int, dict[str, Any]]]] = {}
+    for place, call in enumerate(calls):
+        try:
+            row = row_of(call)
+        except PgBrokerError as error:
+            outcomes.append(Outcome(None, error.code, error))
+            continue
+        outcomes.append(Outcome(None, "pending"))
+        alias = using or database_of(call.task)
+        places.setdefault((alias, call.task.call_options.tenant), []).append((place, row))
+    for (alias, tenant), group in places.items():
+        with transaction.atomic(using=alias, savepoint=False):
+            for start in range(0, len(group), ROWS_PER_STATEMENT):
+                chunk = group[start : start + ROWS_PER_STATEMENT]
+                for (place, row), answer in zip(chunk, _enqueue_as(tenant, chunk, alias), strict=True):
+                    refused = refusal(row, answer)
+                    outcomes[place] = Outcome(None if refused else answer.job_id, answer.outcome, refused)
+                    if refused is None:
+                        _tell_event(row, answer)
+            for queue in {row["queue"] for _, row in group}:
+                wake_after_commit(queue, using=alias)
+    return outcomes
+
+
+def _enqueue_as(tenant: str | None, chunk: list[tuple[int, dict[str, Any]]], alias: str) -> list[Enqueued]:
+    rows = [row for _, row in chunk]
+    if tenant is None:
+        return enqueue_rows(rows, using=alias)
+    with tenant_context(tenant):
+        return enqueue_rows(rows, using=alias)
+
+
+def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
+    """Translate a refused answer to the error of its code; None when the job is stored."""
+    if not answer.refused:
+        return None
+    match answer.outcome:
+        case "unknown_queue":
+            return UnknownQueue(row["queue"])
+        case "unknown_job_type":
+            return UnknownJobType(row["job_type"])
+        case "idempotency_conflict":
+            return IdempotencyConflict(row["idempotency_key"], answer.job_id)
+        case code:
+            return EnqueueRefused(code, answer.detail or code)
+
+
+def _tell(row: Mapping[str, Any], answer: Enqueued, alias: str) -> None:
+    if answer.outcome == "created":
+        wake_after_commit(row["queue"], using=alias)
+    _tell_event(row, answer)
+
+
+def _tell_event(row: Mapping[str, Any], answer: Enqueued) -> None:
+    if answer.outcome == "created" and telemetry.wanted("job.enqueued"):
+        telemetry.emit(
+            "job.enqueued",
+            job_id=answer.job_id,
+            job_type=row["job_type"],
+            queue=row["queue"],
+            correlation_id=row.get("correlation_id"),
+        )
