@@ -81,7 +81,10 @@ class Arguments:
         except InvalidSetting as error:
             self.wrong(self._flag(name), error.trouble, error.cure)
         except InvalidOption as error:
-            self.wrong(self._flag(name), error.trouble, error.cure)
+            # `queue_name` is how the code calls it.
+            self.wrong(
+                error.field if error.field.startswith("--") else self._flag(name), error.trouble, error.cure
+            )
         except PgBrokerError as error:
             self.troubles.append(error)
         return default
@@ -112,7 +115,8 @@ class Arguments:
 
     def duration(self, name: str) -> timedelta | None:
         """Return a duration: seconds, or a number with s, m, h or d."""
-        return self._read(name, _duration, None)
+        flag = "--for" if name == "duration" else self._flag(name)
+        return self._read(name, lambda _, value: _duration(flag, value), None)
 
     def queue(self, name: str = "queue") -> str | None:
         """Return the name of a queue."""
@@ -150,6 +154,14 @@ class Arguments:
                 f'Choose one of: {", ".join(aliases)}; or add it to PGBROKER["DATABASES"].',
             )
         return str(chosen)
+
+    def job_id(self, name: str) -> UUID | None:
+        """Return one id of a job."""
+        try:
+            return self._read(name, lambda _, value: UUID(str(value)), None)
+        except ValueError:
+            self.wrong(self._flag(name), f"is {self.given[name]!r}, not a job's id", "Give a UUID.")
+            return None
 
     def ids(self, name: str = "ids") -> list[UUID]:
         """Return ids of jobs, each once, in the order given."""

@@ -1,0 +1,325 @@
+"""broker_jobs: look at jobs, and retry, cancel or redrive them."""
+
+import getpass
+import json
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from pgbroker import control, reports
+from pgbroker.errors import JobNotFound, UnknownJobType, UnknownQueue
+from pgbroker.lifecycle.cancel import cancel_many
+from pgbroker.lifecycle.declare import list_queues, type_ids
+from pgbroker.lifecycle.retry import retry_many
+from pgbroker.management import exits
+from pgbroker.management.arguments import (
+    Arguments,
+    add_database,
+    add_format,
+    add_tenant,
+    checked,
+    scope_of,
+    teach,
+)
+from pgbroker.management.output import Progress, as_json, pairs, table
+from pgbroker.states import RETRYABLE, Status
+
+LIMIT, LIMIT_MAX = 50, 1000
+# A dry run counts no further.
+COUNT_MAX = 1_000_000
+
+
+class Command(BaseCommand):
+    help = "Look at jobs, and retry, cancel or redrive them."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        teach(
+            parser,
+            """
+broker_jobs list --status dead_letter --queue mail
+broker_jobs list --format json --limit 200 --after 0199b0de-...
+broker_jobs show 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
+broker_jobs retry 0199b0de-... 0199b0df-... --attempts 3
+broker_jobs cancel 0199b0de-... --reason "wrong month"
+broker_jobs redrive --type shop.send_invoice --dry-run
+""",
+        )
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+        one = actions.add_parser("list", help="List jobs, newest first, a page at a time.")
+        self._add_filters(one, statuses=list(Status))
+        one.add_argument("--limit", metavar="N", default=LIMIT, help=f"Jobs to list, at most {LIMIT_MAX}.")
+        one.add_argument("--after", metavar="ID", help="Go on after this job, the last of the page before.")
+
+        one = actions.add_parser("show", help="Show one job with its arguments, attempts and timeline.")
+        one.add_argument("ids", metavar="ID", nargs=1)
+
+        one = actions.add_parser("retry", help="Make failed, dead-lettered or cancelled jobs ready again.")
+        one.add_argument("ids", metavar="ID", nargs="+")
+        one.add_argument("--attempts", metavar="N", default=1, help="Attempts to grant each.")
+
+        one = actions.add_parser("cancel", help="Cancel live jobs; a running one is asked to stop.")
+        one.add_argument("ids", metavar="ID", nargs="+")
+        one.add_argument("--reason", default="", help="Kept with the jobs.")
+
+        one = actions.add_parser("redrive", help="Retry all ended jobs that match, oldest end first.")
+        self._add_filters(one, statuses=sorted(RETRYABLE), default=Status.DEAD_LETTER)
+        one.add_argument("--error-code", metavar="CODE", help="Only where the last attempt ended with it.")
+        one.add_argument("--limit", metavar="N", help="At most so many.")
+        one.add_argument("--attempts", metavar="N", help="Attempts to grant each (default: as declared).")
+        one.add_argument("--dry-run", action="store_true", help="Only tell how many would be retried.")
+        one.add_argument("--yes", action="store_true", help="Do not ask.")
+
+        for each in actions.choices.values():
+            add_tenant(each)
+            add_database(each)
+            add_format(each)
+
+    def _add_filters(self, parser: Any, *, statuses: list[Status], default: Status | None = None) -> None:
+        parser.add_argument("--queue", metavar="NAME", help="Only of this queue.")
+        parser.add_argument("--type", metavar="NAME", help="Only of this job type.")
+        parser.add_argument(
+            "--status",
+            choices=[status.label for status in statuses],
+            default=default.label if default else None,
+            help="Only with this status.",
+        )
+
+    def handle(self, *args: Any, action: str, **given: Any) -> None:
+        with checked(given) as arguments:
+            alias, tenant = arguments.database(), arguments.tenant()
+            asked = getattr(self, f"read_{action}")(arguments)
+        with exits.errors_of_a_command(alias), scope_of(tenant):
+            getattr(self, f"do_{action}")(asked, given["format"] == "json", alias)
+
+    # -------------------------------------------------------------- list, show
+
+    def read_list(self, arguments: Arguments) -> dict[str, Any]:
+        after = arguments.job_id("after")
+        return {
+            **self._filters(arguments),
+            "limit": arguments.whole("limit", 1, LIMIT_MAX, LIMIT),
+            "after": after,
+        }
+
+    def _filters(self, arguments: Arguments) -> dict[str, Any]:
+        status = arguments.given["status"]
+        return {
+            "queue": arguments.queue(),
+            "job_type": arguments.text("type"),
+            "status": Status[status.upper()] if status else None,
+        }
+
+    def do_list(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        queue_id, type_id = resolve(asked["queue"], asked["job_type"], alias)
+        jobs = reports.list_jobs(
+            queue_id=queue_id,
+            type_id=type_id,
+            status=asked["status"],
+            after=asked["after"],
+            limit=asked["limit"] + 1,
+            using=alias,
+        )
+        jobs, more = jobs[: asked["limit"]], len(jobs) > asked["limit"]
+        if json_wanted:
+            listed = [{**each._asdict(), "status": Status(each.status).label} for each in jobs]
+            self.stdout.write(as_json({"jobs": listed, "next": jobs[-1].id if more else None}))
+            return
+        headings = ("id", "type", "queue", "tenant", "status", "attempts", "created", "error")
+        self.stdout.write(
+            table(
+                headings,
+                (
+                    (
+                        each.id,
+                        each.job_type,
+                        each.queue,
+                        each.tenant_id,
+                        Status(each.status).label,
+                        f"{each.attempt_count}/{each.max_attempts}",
+                        each.created_at,
+                        each.error_code,
+                    )
+                    for each in jobs
+                ),
+            )
+        )
+        if more:
+            self.stdout.write(f"\nMore: add --after {jobs[-1].id}")
+
+    def read_show(self, arguments: Arguments) -> dict[str, Any]:
+        return {"ids": arguments.ids()}
+
+    def do_show(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        (job_id,) = asked["ids"]
+        story = reports.read_story(job_id, using=alias)
+        if story is None:
+            raise JobNotFound(job_id)
+        job, told = story.job, reports.moments(story)
+        if json_wanted:
+            facts = {**job._asdict(), "status": job.status.label}
+            facts["executions"] = [each._asdict() for each in story.attempts]
+            facts["timeline"] = [{"at": each.at, "what": each.what, "detail": each.detail} for each in told]
+            self.stdout.write(as_json(facts))
+            return
+        shown = (
+            ("id", job.id),
+            ("type", f"{job.job_type} (version {job.type_version})"),
+            ("queue", job.queue),
+            ("tenant", job.tenant_id),
+            ("status", job.status.label),
+            ("priority", job.priority),
+            ("attempts", f"{job.attempt_count} of {job.max_attempts}, {job.crash_count} crashed"),
+            ("created", job.created_at),
+            ("due", job.available_at),
+            ("deadline", job.deadline_at),
+            ("finished", job.finished_at),
+            ("worker", job.worker_id),
+            ("idempotency key", job.idempotency_key),
+            ("correlation id", job.correlation_id),
+            ("reason", " ".join(filter(None, (job.reason_code, job.reason)))),
+            ("arguments", short_json({name: job.args.get(name) for name in ("args", "kwargs")})),
+            ("result", short_json(job.result) if job.status == Status.COMPLETED else None),
+        )
+        self.stdout.write(pairs(shown))
+        self.stdout.write("\ntimeline")
+        for each in told:
+            line = f"  {each.at.isoformat(sep=' ', timespec='milliseconds')}  {each.what}"
+            self.stdout.write(f"{line}  {each.detail}" if each.detail else line)
+        for attempt in story.attempts:
+            text = attempt.traceback or attempt.error
+            if text:
+                self.stdout.write(f"\nattempt {attempt.attempt_no}: {attempt.error_code}\n{text.rstrip()}")
+            if attempt.log_tail:
+                self.stdout.write(f"\nattempt {attempt.attempt_no}: log\n{attempt.log_tail.rstrip()}")
+
+    # -------------------------------------------------------------- retry, cancel
+
+    def read_retry(self, arguments: Arguments) -> dict[str, Any]:
+        return {"ids": arguments.ids(), "attempts": arguments.whole("attempts", 1, 10_000, 1)}
+
+    def do_retry(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        answers = retry_many(asked["ids"], attempts=asked["attempts"], using=alias)
+        control.wake_queues(answers, using=alias)
+        why = {
+            "unchanged": "only failed, dead_letter and cancelled jobs are retried",
+            "key_held_by_newer_job": "a newer job holds its idempotency key: {holder_id}",
+        }
+        self._tell_outcomes(asked["ids"], answers, why, done={"retried"}, json_wanted=json_wanted)
+
+    def read_cancel(self, arguments: Arguments) -> dict[str, Any]:
+        return {"ids": arguments.ids(), "reason": arguments.given["reason"]}
+
+    def do_cancel(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        answers = cancel_many(asked["ids"], reason=asked["reason"], by=operator(), using=alias)
+        why = {"unchanged": "it has ended", "requested": "it runs, and is asked to stop"}
+        self._tell_outcomes(
+            asked["ids"], answers, why, done={"cancelled", "requested"}, json_wanted=json_wanted
+        )
+
+    def _tell_outcomes(
+        self, ids: list[Any], answers: list[Any], why: dict[str, str], *, done: set[str], json_wanted: bool
+    ) -> None:
+        """Tell what became of each job; ends with 1 when one of them was not done."""
+        by_id = {each.job_id: each for each in answers}
+        told = []
+        for job_id in ids:
+            each = by_id.get(job_id)
+            if each is None:
+                told.append(
+                    {"id": job_id, "outcome": "job_not_found", "status": None, "why": "look at id and tenant"}
+                )
+            else:
+                reason = why.get(each.outcome, "").format(**each._asdict())
+                told.append(
+                    {
+                        "id": job_id,
+                        "outcome": each.outcome,
+                        "status": Status(each.status).label,
+                        "why": reason,
+                    }
+                )
+        if json_wanted:
+            self.stdout.write(as_json({"jobs": told}))
+        else:
+            headings = ("id", "outcome", "was", "why")
+            self.stdout.write(table(headings, (tuple(each.values()) for each in told)))
+        left = [each for each in told if each["outcome"] not in done]
+        if left:
+            raise CommandError(f"{len(left)} of {len(ids)} jobs left as they are.", returncode=exits.ERROR)
+
+    # -------------------------------------------------------------- redrive
+
+    def read_redrive(self, arguments: Arguments) -> dict[str, Any]:
+        dry_run, sure = arguments.given["dry_run"], arguments.given["yes"]
+        if not dry_run and not sure and not sys.stdin.isatty():
+            arguments.wrong(
+                "--yes", "is missing, and nobody is there to ask", "Add --yes, or --dry-run to look first."
+            )
+        return {
+            **self._filters(arguments),
+            "error_code": arguments.text("error_code"),
+            "limit": arguments.whole("limit", 1, 2**31 - 1),
+            "attempts": arguments.whole("attempts", 1, 10_000),
+            "dry_run": dry_run,
+            "yes": sure,
+        }
+
+    def do_redrive(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        resolve(asked["queue"], asked["job_type"], alias)
+        narrowed = {name: asked[name] for name in ("status", "queue", "job_type", "error_code")}
+        most = min(asked["limit"] or COUNT_MAX, COUNT_MAX)
+        count = reports.count_ended(**narrowed, limit=most, using=alias)
+        many = f"{count}+" if count == COUNT_MAX else str(count)
+        if asked["dry_run"]:
+            answer = {"matching": count, "exact": count < COUNT_MAX, "retried": 0, "refused": 0}
+            self.stdout.write(as_json(answer) if json_wanted else f"{many} jobs would be retried.")
+            return
+        if count and not asked["yes"] and not self._confirms(f"Retry {many} {asked['status'].label} jobs?"):
+            raise CommandError("Nothing was changed.", returncode=exits.ERROR)
+        retried = refused = 0
+        progress = Progress(self.stderr, total=count, what="jobs")
+        pages = control.redrive_pages(
+            **narrowed, attempts=asked["attempts"], limit=asked["limit"], using=alias
+        )
+        for page in pages:
+            done = len([each for each in page if each.outcome == "retried"])
+            retried, refused = retried + done, refused + len(page) - done
+            progress.tell(retried + refused)
+        progress.end()
+        if json_wanted:
+            self.stdout.write(as_json({"matching": count, "retried": retried, "refused": refused}))
+        else:
+            left = f" {refused} left alone: a newer job holds their key, or they changed." if refused else ""
+            self.stdout.write(f"{retried} jobs are ready again.{left}")
+
+    def _confirms(self, question: str) -> bool:
+        return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+
+
+def resolve(queue: str | None, job_type: str | None, alias: str) -> tuple[int | None, int | None]:
+    """Return the ids behind names; raises `UnknownQueue` or `UnknownJobType`."""
+    queue_id = type_id = None
+    if queue is not None:
+        queue_id = {each.name: each.id for each in list_queues(using=alias)}.get(queue)
+        if queue_id is None:
+            raise UnknownQueue(queue)
+    if job_type is not None:
+        type_id = type_ids([job_type], using=alias).get(job_type)
+        if type_id is None:
+            raise UnknownJobType(job_type)
+    return queue_id, type_id
+
+
+def short_json(value: Any) -> str:
+    """Write a value in one line."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def operator() -> str:
+    """Name who runs the command; empty where the system does not know."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return ""

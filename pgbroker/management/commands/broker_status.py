@@ -1,0 +1,96 @@
+"""broker_status: one look at everything."""
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from pgbroker import reports
+from pgbroker.lifecycle.clock import database_time
+from pgbroker.management import exits
+from pgbroker.management.arguments import add_database, add_format, add_tenant, checked, scope_of, teach
+from pgbroker.management.output import ago, as_json, table
+
+MINUTES = 5
+
+
+class Command(BaseCommand):
+    help = "Show queues, workers, dead letters and the rates of the last minutes."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        teach(
+            parser,
+            """
+broker_status
+broker_status --format json | jq '.queues[] | select(.ready > 1000)'
+broker_status --tenant acme --minutes 60
+""",
+        )
+        add_tenant(parser)
+        add_database(parser)
+        add_format(parser)
+        parser.add_argument("--minutes", metavar="N", default=MINUTES, help="Rates over so many minutes.")
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        with checked(given) as arguments:
+            alias, tenant = arguments.database(), arguments.tenant()
+            minutes = arguments.whole("minutes", 1, 1440, MINUTES)
+        with exits.errors_of_a_command(alias), scope_of(tenant):
+            now = database_time(using=alias)
+            depths, pauses = reports.list_depths(using=alias), reports.list_pauses(using=alias)
+            workers = [each for each in reports.list_workers(using=alias) if each.state != "stopped"]
+            # Counters know no tenant: what all tenants did is not told as if it were one's.
+            rates = None
+            if tenant is None:
+                rates = reports.total(reports.list_minutes(minutes=minutes, using=alias))
+        paused = {each.queue for each in pauses if each.queue and each.tenant is None}
+        dead = min(sum(each.dead_letter for each in depths), reports.BOUND)
+        oldest = max((each.oldest_ready_seconds or 0.0 for each in depths), default=0.0)
+        if given["format"] == "json":
+            queues = [
+                {
+                    "queue": each.queue,
+                    **each.counts,
+                    "oldest_ready_seconds": each.oldest_ready_seconds,
+                    "paused": each.queue in paused,
+                }
+                for each in depths
+            ]
+            report = {
+                "database_time": now,
+                "tenant": tenant,
+                "count_bound": reports.BOUND,
+                "queues": queues,
+                "oldest_ready_seconds": oldest,
+                "dead_letters": dead,
+                "pauses": [each._asdict() for each in pauses],
+                "workers": [each._asdict() for each in workers],
+                "minutes": minutes,
+                "rates": rates,
+            }
+            self.stdout.write(as_json(report))
+            return
+        self.stdout.write(f"database time {now.isoformat(sep=' ', timespec='seconds')}\n\nqueues")
+        rows = (
+            (
+                each.queue,
+                *map(reports.at_most, each.counts.values()),
+                ago(each.oldest_ready_seconds),
+                "paused" if each.queue in paused else "",
+            )
+            for each in depths
+        )
+        self.stdout.write(table(("queue", *reports.COUNTED, "oldest", "paused"), rows))
+        self.stdout.write("\nworkers")
+        lines = (
+            (w.name, w.state, ago(w.silent_seconds), f"{w.running}/{w.slots}", w.held, w.queues)
+            for w in workers
+        )
+        headings = ("worker", "state", "heard of", "running", "held", "queues")
+        self.stdout.write(table(headings, lines) if workers else "none")
+        self.stdout.write(f"\ndead letters: {reports.at_most(dead)}")
+        if rates is not None:
+            counts = ", ".join(f"{rates[name]} {name}" for name in ("done", "retried", "failed", "dead"))
+            self.stdout.write(
+                f"last {minutes} minutes: {counts}; {rates['done'] / minutes:.1f} done a minute, "
+                f"mean run {rates['mean_run_seconds']:.3f} s, mean wait {rates['mean_wait_seconds']:.3f} s"
+            )

@@ -1,0 +1,34 @@
+-- Count ended jobs by filter, up to a bound: what a redrive would take.
+--
+--   status      smallint  11 failed, 12 dead_letter or 13 cancelled
+--   queue       text      only of this queue; null: of all
+--   job_type    text      only of this type; null: of all
+--   error_code  text      only where the last attempt ended with it; null: with any
+--   limit       bigint    count no further
+--
+-- Scope:  tenant
+-- Rows:   one: how many, at most limit.
+-- Locks:  none.
+-- Index:  job_gone_wrong.
+select count(*)
+from (
+    select
+    from pgbroker.job
+    join pgbroker.queue on queue.id = job.queue_id
+    join pgbroker.job_type on job_type.id = job.job_type_id
+    where job.status = %(status)s::smallint
+      and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
+      and (%(queue)s::text is null or queue.name = %(queue)s)
+      and (%(job_type)s::text is null or job_type.name = %(job_type)s)
+      and (
+          %(error_code)s::text is null
+          or %(error_code)s = (
+              select execution.error_code
+              from pgbroker.execution
+              where execution.job_id = job.id
+              order by execution.attempt_no desc
+              limit 1
+          )
+      )
+    limit %(limit)s
+) as matching
