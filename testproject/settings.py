@@ -24,6 +24,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "pgbroker",
+    "testproject.airports",
 ]
 if importlib.util.find_spec("django.tasks") is None:
     # The backport, for Django 5.2. Beside Django's own it would be a second registry of tasks.
