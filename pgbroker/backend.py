@@ -24,6 +24,7 @@ from pgbroker.compat import (
 from pgbroker.conf import settings
 from pgbroker.context import running_result
 from pgbroker.errors import InvalidOption, PgBrokerError
+from pgbroker.lifecycle.enqueue import Enqueued
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.registry import Call, JobTask, lookup, signature_of
 from pgbroker.states import AttemptState, Status
@@ -81,7 +82,7 @@ class PgBrokerBackend(BaseTaskBackend):
         self.validate_task(task)
         job_task = task if isinstance(task, JobTask) else self._as_job_task(task)
         row, answer = submit(Call(job_task, tuple(args), dict(kwargs)), using=self.database)
-        result = self._new_result(task, row, answer.job_id)
+        result = self._new_result(task, row, answer)
         if answer.outcome == "created":
             task_enqueued.send(type(self), task_result=result)
             return result
@@ -98,12 +99,12 @@ class PgBrokerBackend(BaseTaskBackend):
             takes_context=task.takes_context,
         )
 
-    def _new_result(self, task: "AnyTask", row: Mapping[str, Any], job_id: UUID) -> "AnyResult":
+    def _new_result(self, task: "AnyTask", row: Mapping[str, Any], answer: Enqueued) -> "AnyResult":
         return TaskResult(
             task=task,
-            id=str(job_id),
+            id=str(answer.job_id),
             status=TaskResultStatus.READY,
-            enqueued_at=None,
+            enqueued_at=answer.created_at,
             started_at=None,
             finished_at=None,
             last_attempted_at=None,

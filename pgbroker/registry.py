@@ -62,10 +62,8 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     # goes to pgbroker unless the project's TASKS says otherwise.
     def get_backend(self) -> BaseTaskBackend:
         """Return the backend that TASKS names for this task, or pgbroker's own when it names none."""
-        if _tasks_configured() and self.backend in django_settings.TASKS:
+        if _tasks_configured() or self.backend != DEFAULT_TASK_BACKEND_ALIAS:
             return task_backends[self.backend]
-        if self.backend != DEFAULT_TASK_BACKEND_ALIAS:
-            return task_backends[self.backend]  # raises what Django raises for an unknown alias
         return _own_backend()
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -15,6 +16,7 @@ class Enqueued(NamedTuple):
     job_id: UUID
     outcome: str
     detail: str | None
+    created_at: datetime
 
     @property
     def refused(self) -> bool:

@@ -144,13 +144,22 @@ def not_plain(value: object) -> Refused:
     if shape := _known_shape(value):
         return Refused(*shape)
     name = type_name(value)
-    trouble = f"is of type {name}, which JSON does not have"
+    trouble = f"is of type {name}"
     if name in _ANNOTATABLE or any(hasattr(type(value), mark) for mark in _RECORD_MARKS):
-        return Refused(trouble, f"Annotate the parameter as {name}, so that it comes back as one.")
+        return Refused(
+            trouble,
+            f"Unsupported type in JSON: annotate the parameter as {name}, so that it comes back as one.",
+        )
     for base in (bool, int, float, str, list, dict, tuple):
         if isinstance(value, base):
-            return Refused(trouble, f"Annotate the parameter with its type, or pass {base.__name__}(value).")
-    return Refused(trouble, "Pass None, bool, int, float, str, list or dict, or annotate the parameter.")
+            return Refused(
+                trouble,
+                f"Unsupported type in JSON: annotate the parameter with its type, or pass {base.__name__}(value).",
+            )
+    return Refused(
+        trouble,
+        "Unsupported type in JSON: pass None, bool, int, float, str, list or dict, or annotate the parameter.",
+    )
 
 
 def write_text(value: str, walk: Walk) -> str:

@@ -3,8 +3,9 @@
 --   jobs  jsonb  an array of jobs, as pgbroker.enqueue_many_1 takes them
 --
 -- Scope:  tenant
--- Rows:   one per job, in order: ordinal, job_id, outcome (created, existing or an error code), detail.
+-- Rows:   one per job, in order: ordinal, job_id, outcome (created, existing or an error code), detail, and the
+--         instant at which what was created was.
 -- Locks:  the idempotency keys the batch takes.
-select ordinal, job_id, outcome, detail
+select ordinal, job_id, outcome, detail, statement_timestamp() as created_at
 from pgbroker.enqueue_many_1(%(jobs)s::jsonb)
 order by ordinal
