@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     commands = {
         "test": ["-m", "pytest", "--numprocesses=2", *rest],
         "types": ["-m", "mypy", *rest],
-        "docs": ["-m", "sphinx", "-W", "--keep-going", "-b", "html", "docs", "build/docs", *rest],
+        "docs": ["-m", "sphinx", "-E", "-W", "--keep-going", "-b", "html", "docs", "build/docs", *rest],
         "demo": ["-m", "testproject.demo", *rest],
         "bench": ["-m", "testproject.bench", *rest],
         "manage": ["-m", "testproject.manage", *rest],
