@@ -1,5 +1,7 @@
 """What `INSTALLED_APPS += ["pgbroker"]` sets in motion."""
 
+from importlib import import_module
+
 # At module level: it teaches Django the Meta option `triggers` before any model is loaded, so that a
 # host project need not list pgtrigger itself.
 import pgtrigger.apps
@@ -29,6 +31,7 @@ class PgBrokerConfig(AppConfig):
         post_migrate.connect(registry.declare_after_migrate, sender=self, dispatch_uid="pgbroker.declare")
         # Jobs register when their module is imported, as signals and admin classes do.
         autodiscover_modules("jobs", "tasks")
+        import_module("pgbroker.checks")
         if not apps.is_installed("pgtrigger"):
             pgtrigger.apps.patch_migrations()
             pgtrigger.apps.patch_schema_editor()

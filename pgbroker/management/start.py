@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import psycopg
-from django.db import connections
-from django.db.migrations.executor import MigrationExecutor
+from django.core.checks import ERROR
+from django.core.management.base import CommandError
+from django.db.migrations.loader import MigrationLoader
 
 from pgbroker import db
-from pgbroker.management.exits import not_migrated, unreachable
+from pgbroker.checks import check_server, missing_migrations
+from pgbroker.management.exits import CONFIGURATION, not_migrated, unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,10 @@ def look_at(alias: str) -> Target:
         raise unreachable(alias, error) from error
     finally:
         session.drop()
-    executor = MigrationExecutor(connections[alias])
-    leaves = executor.loader.graph.leaf_nodes("pgbroker")
-    missing = [
-        migration.name
-        for migration, _ in executor.migration_plan(leaves)
-        if migration.app_label == "pgbroker"
-    ]
+    troubles = list(check_server(alias))
+    if any(trouble.level >= ERROR for trouble in troubles):
+        raise CommandError("\n".join(map(str, troubles)), returncode=CONFIGURATION)
+    missing = missing_migrations(alias)
     if missing:
         raise not_migrated(alias, missing)
     return Target(
@@ -51,6 +50,11 @@ def look_at(alias: str) -> Target:
         database=database,
         user=user,
         server=f"{server // 10000}.{server % 10000}",
-        migration=", ".join(name for _, name in leaves),
-        warnings=(),
+        migration=latest_migration(),
+        warnings=tuple(map(str, troubles)),
     )
+
+
+def latest_migration() -> str:
+    """Name the newest migration of this release."""
+    return ", ".join(name for _, name in MigrationLoader(None).graph.leaf_nodes("pgbroker"))

@@ -1,0 +1,147 @@
+"""System checks: what is wrong with settings and database, each with its cure. `msg` = problem, `hint` = cure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps.config import AppConfig
+from django.conf import settings as django_settings
+from django.core import checks
+from django.core.checks import CheckMessage, Error, Tags, Warning
+from django.db import DatabaseError, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.recorder import MigrationRecorder
+
+from pgbroker import conf, registry, reports
+from pgbroker.backend import PgBrokerBackend
+from pgbroker.errors import DuplicateJobType
+
+OLDEST_SERVER = 150000
+BACKEND = "pgbroker.backend.PgBrokerBackend"
+
+
+@checks.register("pgbroker")
+def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Check `PGBROKER` and the aliases it names: one message for each wrong key."""
+    values, troubles = conf.problems(getattr(django_settings, "PGBROKER", {}))
+    found: list[CheckMessage] = [
+        Error(
+            f"PGBROKER[{trouble.key!r}] {trouble.trouble}." if trouble.key else f"{trouble.trouble}.",
+            hint=trouble.cure,
+            id="pgbroker.E001",
+        )
+        for trouble in troubles
+    ]
+    for alias in values.get("DATABASES", conf.Settings().DATABASES):
+        found += _check_alias(alias, 'PGBROKER["DATABASES"]', unknown="pgbroker.E002")
+    if (direct := values.get("LISTEN_DATABASE")) is not None:
+        found += _check_alias(direct, 'PGBROKER["LISTEN_DATABASE"]', unknown="pgbroker.E005")
+    if (schema := getattr(django_settings, "PGTRIGGER_SCHEMA", "public")) != "public":
+        found.append(
+            Warning(
+                f"PGTRIGGER_SCHEMA is {schema!r}: the hash of every trigger changes "
+                "with it, and makemigrations will want to write a migration into pgbroker.",
+                hint="Leave it out; pgbroker keeps the functions of its triggers in its own schema anyway.",
+                id="pgbroker.W006",
+            )
+        )
+    return found
+
+
+def _check_alias(alias: str, where: str, *, unknown: str) -> Iterator[CheckMessage]:
+    if alias not in connections.settings:
+        yield Error(
+            f"{where} names {alias!r}, which is not in DATABASES.",
+            hint=f"Known: {', '.join(connections.settings)}.",
+            id=unknown,
+        )
+    elif connections[alias].vendor != "postgresql":
+        yield Error(
+            f"{where} names {alias!r}, which is {connections[alias].vendor}, not PostgreSQL.",
+            hint="Name aliases with the engine django.db.backends.postgresql.",
+            id="pgbroker.E003",
+        )
+
+
+@checks.register("pgbroker")
+def check_job_types(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Check that each job type is declared once, and that what `@job` declares reaches pgbroker."""
+    try:
+        known = registry.types()
+    except DuplicateJobType as error:
+        problem, _, cure = error.message.partition(". ")
+        return [Error(f"{problem}.", hint=cure, id="pgbroker.E004")]
+    elsewhere = sorted(
+        key for key, each in known.items() if not isinstance(each.task.get_backend(), PgBrokerBackend)
+    )
+    if not elsewhere:
+        return []
+    return [
+        Warning(
+            f"TASKS sends {len(elsewhere)} job types to another backend: {', '.join(elsewhere[:5])}.",
+            hint=f"Set TASKS['default']['BACKEND'] to {BACKEND!r}, or leave TASKS out.",
+            id="pgbroker.W007",
+        )
+    ]
+
+
+@checks.register(Tags.database)
+def check_databases(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check the servers of the broker aliases among *databases*; nothing without any."""
+    usable, troubles = conf.problems(getattr(django_settings, "PGBROKER", {}))
+    aliases = usable.get("DATABASES", conf.Settings().DATABASES)
+    found: list[CheckMessage] = []
+    for alias in databases or ():
+        # What is wrong with the settings has been told.
+        if troubles or alias not in aliases or connections[alias].vendor != "postgresql":
+            continue
+        try:
+            found += check_server(alias)
+            found += check_migrations(alias)
+        except DatabaseError as error:
+            found.append(
+                Warning(
+                    f"database alias {alias!r} cannot be checked: {str(error).strip()}.",
+                    hint=f"Look at DATABASES[{alias!r}] and whether PostgreSQL runs.",
+                    id="pgbroker.W024",
+                )
+            )
+    return found
+
+
+def check_server(alias: str) -> Iterator[CheckMessage]:
+    """Check what answers on an alias, and as whom pgbroker works there."""
+    server = reports.read_server(using=alias)
+    if server.version < OLDEST_SERVER:
+        yield Error(
+            f"database alias {alias!r} is PostgreSQL {server.version // 10000}.",
+            hint=f"pgbroker needs PostgreSQL {OLDEST_SERVER // 10000} or later.",
+            id="pgbroker.E020",
+        )
+    if server.superuser or server.bypasses:
+        yield Warning(
+            f"database alias {alias!r} is used as {server.username!r}, "
+            f"{'a superuser' if server.superuser else 'which has BYPASSRLS'}: "
+            "row-level security does not hold, every tenant sees all jobs.",
+            hint="Use a plain user: create role app login; grant it what the project needs.",
+            id="pgbroker.W021" if server.superuser else "pgbroker.W022",
+        )
+
+
+def check_migrations(alias: str) -> Iterator[CheckMessage]:
+    """Check that our migrations are applied, where any are: an empty database is no trouble of pgbroker."""
+    connection = connections[alias]
+    if MigrationRecorder(connection).has_table() and (missing := missing_migrations(alias)):
+        yield Warning(
+            f"database alias {alias!r} lacks migrations of pgbroker: {', '.join(missing)}.",
+            hint=f"Run: manage.py migrate pgbroker --database {alias}",
+            id="pgbroker.W023",
+        )
+
+
+def missing_migrations(alias: str) -> list[str]:
+    """List pgbroker's migrations that a database lacks."""
+    executor = MigrationExecutor(connections[alias])
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes("pgbroker"))
+    return [migration.name for migration, _ in plan if migration.app_label == "pgbroker"]
