@@ -55,6 +55,9 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     lenient: bool = True
 
     def __post_init__(self) -> None:
+        # Here, not in @job: Django's @task and .using() come through it too.
+        for name, check in _DECLARED.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
         super().__post_init__()
         _types.add(self)
 
@@ -256,14 +259,14 @@ def job(
     attempt. Raises `InvalidOption` where it is written.
     """
     declared: dict[str, Any] = {
-        "type_name": _checked_name("name", name) if name is not None else "",
-        "queue_name": checked_queue(queue_name),
+        "type_name": "" if name is None else _checked_name("name", name),
+        "queue_name": queue_name,
         "priority": whole("priority", priority, -100, 100),
-        "max_attempts": None if max_attempts is None else whole("max_attempts", max_attempts, 1, 10_000),
-        "backoff": backoff if backoff is None or callable(backoff) else backoff_from(backoff),
-        "timeout": None if timeout is None else duration("timeout", timeout),
-        "version": whole("version", version, 1, 2**31 - 1),
-        "aliases": tuple(_checked_name("aliases", alias) for alias in aliases),
+        "max_attempts": max_attempts,
+        "backoff": backoff,
+        "timeout": timeout,
+        "version": version,
+        "aliases": tuple(aliases),
         "takes_context": takes_context,
         "backend": backend,
         "lenient": False,
@@ -293,6 +296,20 @@ def checked_queue(value: object) -> str:
             "queue_name", f"is {value!r}", "Use 1 to 63 characters of A-Z, a-z, 0-9, '.', '_', ':', '-'."
         )
     return value
+
+
+def _declared_backoff(field_name: str, value: Any) -> Any:
+    return value if value is None or callable(value) else backoff_from(value, field=field_name)
+
+
+_DECLARED: dict[str, Callable[[str, Any], Any]] = {
+    "queue_name": lambda _, value: checked_queue(value),
+    "max_attempts": lambda name, value: None if value is None else whole(name, value, 1, 10_000),
+    "backoff": _declared_backoff,
+    "timeout": lambda name, value: None if value is None else duration(name, value),
+    "version": lambda name, value: whole(name, value, 1, 2**31 - 1),
+    "aliases": lambda name, value: tuple(_checked_name(name, alias) for alias in value),
+}
 
 
 # ------------------------------------------------------------------ making rows of declarations
