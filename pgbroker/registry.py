@@ -20,6 +20,7 @@ from django.utils.module_loading import import_string
 from pgbroker import payload
 from pgbroker.compat import DEFAULT_TASK_BACKEND_ALIAS, BaseTaskBackend, Task, task_backends
 from pgbroker.conf import settings
+from pgbroker.db import Session
 from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
 from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types, table_exists
 from pgbroker.options import Options, duration, whole
@@ -315,7 +316,7 @@ _DECLARED: dict[str, Callable[[str, Any], Any]] = {
 # ------------------------------------------------------------------ making rows of declarations
 
 
-def synchronise(*, using: str) -> dict[str, int]:
+def synchronise(*, using: "str | Session") -> dict[str, int]:
     """Make rows of all registered types and their queues; returns the types' ids by key."""
     known = types()
     declare_queues([*{each.task.queue_name for each in known.values()}, "default"], using=using)

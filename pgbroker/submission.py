@@ -9,6 +9,7 @@ from django.db import transaction
 
 from pgbroker import correlation, payload, telemetry
 from pgbroker.conf import settings
+from pgbroker.db import Session
 from pgbroker.errors import (
     EnqueueRefused,
     IdempotencyConflict,
@@ -20,7 +21,7 @@ from pgbroker.ids import new_id
 from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.options import instant
 from pgbroker.policy.backoff import Backoff
-from pgbroker.registry import Call, JobTask, signature_of
+from pgbroker.registry import Call, JobTask, signature_of, synchronise, types
 from pgbroker.tenancy import tenant_context
 from pgbroker.wakeups import wake_after_commit
 
@@ -102,12 +103,7 @@ def submit(call: Call, *, using: str | None = None) -> tuple[dict[str, Any], Enq
     """Enqueue one call in the current transaction; returns the row and the answer. Raises what was refused."""
     row = row_of(call)
     alias = using or database_of(call.task)
-    tenant = call.task.call_options.tenant
-    if tenant is None:
-        answer = enqueue_rows([row], using=alias)[0]
-    else:
-        with tenant_context(tenant):
-            answer = enqueue_rows([row], using=alias)[0]
+    answer = _enqueue_as(call.task.call_options.tenant, [row], alias)[0]
     if (error := refusal(row, answer)) is not None:
         raise error
     _tell(row, answer, alias)
@@ -141,7 +137,9 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
         with transaction.atomic(using=alias, savepoint=False):
             for start in range(0, len(group), ROWS_PER_STATEMENT):
                 chunk = group[start : start + ROWS_PER_STATEMENT]
-                for (place, row), answer in zip(chunk, _enqueue_as(tenant, chunk, alias), strict=True):
+                for (place, row), answer in zip(
+                    chunk, _enqueue_as(tenant, [row for _, row in chunk], alias), strict=True
+                ):
                     refused = refusal(row, answer)
                     outcomes[place] = Outcome(None if refused else answer.job_id, answer.outcome, refused)
                     if refused is None:
@@ -151,12 +149,39 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
     return outcomes
 
 
-def _enqueue_as(tenant: str | None, chunk: list[tuple[int, dict[str, Any]]], alias: str) -> list[Enqueued]:
-    rows = [row for _, row in chunk]
+def _enqueue_as(tenant: str | None, rows: list[dict[str, Any]], alias: str) -> list[Enqueued]:
     if tenant is None:
-        return enqueue_rows(rows, using=alias)
+        return _enqueue(rows, alias)
     with tenant_context(tenant):
-        return enqueue_rows(rows, using=alias)
+        return _enqueue(rows, alias)
+
+
+def _enqueue(rows: list[dict[str, Any]], alias: str) -> list[Enqueued]:
+    """Enqueue rows; what only lacked its declaration, because no worker has started since, is declared first."""
+    answers = enqueue_rows(rows, using=alias)
+    late = [place for place, answer in enumerate(answers) if _only_undeclared(rows[place], answer)]
+    if late:
+        # On a connection of its own: a declaration in the caller's transaction would make every worker that
+        # starts wait for it.
+        session = Session(alias, purpose="declare")
+        try:
+            synchronise(using=session)
+        finally:
+            session.drop()
+        again = enqueue_rows([rows[place] for place in late], using=alias)
+        for place, answer in zip(late, again, strict=True):
+            answers[place] = answer._replace(ordinal=answers[place].ordinal)
+    return answers
+
+
+def _only_undeclared(row: Mapping[str, Any], answer: Enqueued) -> bool:
+    """Tell whether the code has declared what the database does not know; a mistyped queue is not declared."""
+    if answer.outcome not in ("unknown_job_type", "unknown_queue"):
+        return False
+    declared = types().get(row["job_type"])
+    return declared is not None and (
+        answer.outcome == "unknown_job_type" or row["queue"] in (declared.task.queue_name, "default")
+    )
 
 
 def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:

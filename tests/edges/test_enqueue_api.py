@@ -1,0 +1,231 @@
+"""The calls a project makes: enqueue in its many forms, and what each refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.utils import timezone
+
+from pgbroker import Backoff, enqueue, enqueue_many, get_job, job, tenant_context
+from pgbroker.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidOption,
+    JobNotFound,
+    PayloadTooLarge,
+    UnknownQueue,
+)
+from pgbroker.models import Job, JobType, Queue
+from pgbroker.states import Status
+from pgbroker.testing import guards_off
+
+pytestmark = pytest.mark.django_db
+
+
+@job(name="tests.api.report", queue_name="api-reports", max_attempts=4, backoff=3, timeout=60, priority=7)
+def report(customer_id: int, month: date) -> None:
+    """Do nothing."""
+
+
+@job(name="tests.api.note")
+async def note(text: str) -> None:
+    """Do nothing."""
+
+
+def test_a_call_stores_what_the_declaration_and_its_options_say() -> None:
+    later = timezone.now() + timedelta(hours=1)
+
+    result = (
+        report.using(priority=-5, run_after=later)
+        .options(
+            idempotency_key="7:2026-11",
+            deadline=timedelta(hours=2),
+            max_attempts=9,
+            backoff={"base": 1, "cap": 10},
+            timeout=timedelta(minutes=5),
+            correlation_id="abc",
+            lane="customer-7",
+        )
+        .enqueue(7, month=date(2026, 11, 1))
+    )
+
+    stored = get_job(result.id)
+    row = Job.objects.get(pk=result.id)
+    assert (stored.job_type, stored.queue, stored.status) == (
+        "tests.api.report",
+        "api-reports",
+        Status.SCHEDULED,
+    )
+    assert (stored.priority, stored.max_attempts, stored.available_at) == (-5, 9, later)
+    assert stored.args == {"v": 1, "args": [7], "kwargs": {"month": "2026-11-01"}}
+    assert stored.options == {"backoff": Backoff(base=1, cap=10).as_json(), "timeout": 300.0}
+    assert (stored.idempotency_key, stored.correlation_id, row.lane) == ("7:2026-11", "abc", "customer-7")
+    assert stored.deadline_at == stored.created_at + timedelta(hours=2)
+
+
+def test_a_plain_call_takes_everything_from_the_declaration() -> None:
+    stored = get_job(enqueue(report, customer_id=1, month=date(2026, 1, 1)))
+
+    assert (stored.queue, stored.priority, stored.max_attempts) == ("api-reports", 7, 4)
+    assert stored.status == Status.READY
+    assert stored.options == {"backoff": Backoff(base=3, factor=1, cap=3, jitter=False).as_json()}
+
+
+def test_async_code_enqueues_and_reads_results() -> None:
+    async def view() -> list[object]:
+        result = await note.aenqueue("hello")
+        await result.arefresh()
+        return result.args
+
+    assert async_to_sync(view)() == ["hello"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_transaction_rolls_back_was_never_enqueued() -> None:
+    class Undo(Exception):
+        pass
+
+    with pytest.raises(Undo), transaction.atomic():
+        note.enqueue("gone")
+        raise Undo
+
+    assert not Job.objects.exists()
+
+
+def test_a_bulk_call_answers_each_row_and_one_bad_row_sinks_no_other() -> None:
+    taken = note.options(idempotency_key="k").enqueue("first")
+
+    outcomes = enqueue_many(
+        [
+            note.bind("a"),
+            note.bind(5),
+            note.options(idempotency_key="k").bind("first"),
+            note.options(idempotency_key="k").bind("another"),
+            note.using(queue_name="no-such-queue").bind("b"),
+            note.bind("c"),
+        ]
+    )
+
+    assert [each.outcome for each in outcomes] == [
+        "created",
+        "invalid_argument",
+        "existing",
+        "idempotency_conflict",
+        "unknown_queue",
+        "created",
+    ]
+    assert str(outcomes[2].job_id) == taken.id
+    assert [type(each.error) for each in outcomes] == [
+        type(None),
+        InvalidArgument,
+        type(None),
+        IdempotencyConflict,
+        UnknownQueue,
+        type(None),
+    ]
+    assert all(isinstance(outcomes[place].job_id, UUID) for place in (0, 5))
+    assert Job.objects.count() == 3
+
+
+def test_the_same_key_and_body_is_the_same_job_and_another_body_is_refused() -> None:
+    keyed = report.options(idempotency_key="x")
+    first = keyed.enqueue(1, month=date(2026, 1, 1))
+
+    assert keyed.enqueue(1, month=date(2026, 1, 1)).id == first.id
+    with pytest.raises(IdempotencyConflict) as refused:
+        keyed.enqueue(2, month=date(2026, 1, 1))
+    assert refused.value.code == "idempotency_conflict"
+    assert str(refused.value.job_id) == first.id
+
+
+def test_a_refusal_leaves_the_callers_transaction_usable() -> None:
+    with pytest.raises(UnknownQueue, match="broker_queues create nowhere"):
+        note.using(queue_name="nowhere").enqueue("x")
+
+    note.enqueue("still works")
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        ("a\x00b", InvalidArgument, "argument args\\[0\\]|argument text"),
+        ("\ud800", InvalidArgument, "surrogate"),
+        ("x" * 300_000, PayloadTooLarge, "MAX_PAYLOAD_BYTES"),
+    ],
+)
+def test_b143_what_postgresql_cannot_store_is_refused_before_any_statement(
+    text: str, error: type[Exception], says: str, django_assert_num_queries: object
+) -> None:
+    with django_assert_num_queries(0), pytest.raises(error, match=says):  # type: ignore[operator]
+        note.enqueue(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("idempotency_key", "a\x00"),
+        ("idempotency_key", "x" * 256),
+        ("idempotency_scope", "for ever"),
+        ("on_conflict", "ignore"),
+        ("deadline", datetime(2030, 1, 1)),  # noqa: DTZ001 - naive on purpose
+        ("deadline", -1),
+        ("max_attempts", 0),
+        ("backoff", "slow"),
+        ("timeout", 0),
+        ("lane", ""),
+        ("colour", "red"),
+    ],
+)
+def test_a_wrong_option_names_itself_and_the_cure(name: str, value: object) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        note.options(**{name: value})
+
+    assert refused.value.code == "invalid_option"
+    assert name in str(refused.value)
+    assert refused.value.cure
+
+
+def test_b124_no_number_of_queues_or_size_of_payload_is_too_much_for_the_wake_up() -> None:
+    for size in (9_000, 200_000):
+        note.enqueue("y" * size)
+
+    assert Job.objects.count() == 2
+
+
+def test_a_naive_run_after_is_refused() -> None:
+    with pytest.raises(Exception, match="aware"):
+        note.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+def test_a_job_of_another_tenant_is_not_found() -> None:
+    with tenant_context("acme"):
+        theirs = note.enqueue("secret")
+
+    with pytest.raises(JobNotFound):
+        get_job(theirs.id)
+    assert note.options(tenant="acme").enqueue("more").id
+    with tenant_context("acme"):
+        assert Job.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_type_that_no_worker_has_declared_yet_is_declared_by_its_first_call() -> None:
+    with guards_off():
+        JobType.objects.filter(name="tests.api.report").delete()
+        Queue.objects.filter(name="api-reports").delete()
+
+    with transaction.atomic():
+        result = report.enqueue(1, month=date(2026, 1, 1))
+
+    assert get_job(result.id).queue == "api-reports"
+
+
+def test_a_past_run_after_is_ready_now() -> None:
+    result = note.using(run_after=datetime(2001, 1, 1, tzinfo=UTC)).enqueue("now")
+
+    assert get_job(result.id).status == Status.READY
