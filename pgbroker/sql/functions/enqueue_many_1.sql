@@ -206,7 +206,7 @@ begin
             select case
                 when entry.outcome is distinct from 'pending' then entry
                 when holder.job_id = entry.id then pgbroker.enqueue_with_outcome_1(entry, null)
-                when holder.holds then pgbroker.enqueue_answer_1(entry, holder.job_id, holder.digest = entry.digest)
+                when holder.holds then pgbroker.enqueue_answer_1(entry, holder.job_id, holder.digest)
                 -- Gone, or let go of since: the next round takes it.
                 else entry
             end
@@ -232,11 +232,7 @@ begin
         select
             case
                 when (entry).outcome is distinct from 'follower' then entry
-                else pgbroker.enqueue_answer_1(
-                    entry,
-                    (first).id,
-                    (first).digest = (entry).digest and coalesce((first).outcome, 'existing') = 'existing'
-                )
+                else pgbroker.enqueue_answer_1(entry, (first).id, (first).digest)
             end
         from (
             select
@@ -271,12 +267,16 @@ language sql immutable as $function$
     end
 $function$;
 
--- What an entry hears when its key is taken: the holder, or a conflict when the bodies differ.
-create function pgbroker.enqueue_answer_1(entry pgbroker.enqueue_entry_1, holder uuid, same_body boolean)
+-- What an entry hears when its key is taken: the holder, or a conflict when the bodies differ. It carries the
+-- holder's digest on to the entries that follow it.
+create function pgbroker.enqueue_answer_1(entry pgbroker.enqueue_entry_1, holder uuid, holder_digest bytea)
 returns pgbroker.enqueue_entry_1
 language plpgsql immutable as $function$
+declare
+    same_body constant boolean := holder_digest = entry.digest;
 begin
     entry.id := holder;
+    entry.digest := holder_digest;
     if same_body and entry.on_conflict = 'return' then
         entry.outcome := 'existing';
     else
