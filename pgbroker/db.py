@@ -11,7 +11,7 @@ of the alias and takes part in the caller's transaction.
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
@@ -92,16 +92,19 @@ class Session:
     It connects at first use and after `drop()`. It honours the alias's OPTIONS, `assume_role` too.
     """
 
-    def __init__(self, alias: str, *, purpose: str) -> None:
-        self.alias, self.purpose = alias, purpose
+    def __init__(
+        self, alias: str, *, purpose: str, gate: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        self.alias, self.purpose, self.gate = alias, purpose, gate
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._prepare = True
 
     @property
     def connection(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """The open connection; connects when there is none. Raises psycopg.OperationalError."""
+        """The open connection; connects, inside *gate*, when there is none. Raises psycopg.OperationalError."""
         if self._connection is None or self._connection.closed:
-            self._connection = self._connect()
+            with self.gate():
+                self._connection = self._connect()
         return self._connection
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -122,6 +125,12 @@ class Session:
             or ("prepare_threshold" in options and options["prepare_threshold"] is None)
         )
         parameters.setdefault("connect_timeout", 10)
+        # A server whose host is gone answers nothing, not even a reset: without a limit a heartbeat would wait
+        # for a quarter of an hour. TCP only; a socket in the file system has no use for it.
+        parameters.setdefault("tcp_user_timeout", 20_000)
+        parameters.setdefault("keepalives_idle", 20)
+        parameters.setdefault("keepalives_interval", 5)
+        parameters.setdefault("keepalives_count", 3)
         parameters.setdefault("application_name", f"pgbroker {self.purpose}")
         connection = psycopg.connect(
             **parameters, autocommit=True, prepare_threshold=5 if self._prepare else None
@@ -136,7 +145,7 @@ class Session:
         if connection is not None:
             try:
                 connection.close()
-            except psycopg.Error:
+            except Exception:  # whatever it is, nobody uses this connection again
                 _log.debug("closing a broken connection failed", exc_info=True)
 
     def run(self, statement: sql.Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:

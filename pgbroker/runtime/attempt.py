@@ -8,18 +8,20 @@ from typing import Any
 
 from pgbroker.conf import Settings
 from pgbroker.context import JobContext, Stop, StopReason, running_result
-from pgbroker.errors import AttemptTimedOut, PgBrokerError
+from pgbroker.errors import AttemptCancelled, AttemptTimedOut, InvalidOption, PgBrokerError
 from pgbroker.lease import Lease
 from pgbroker.outcomes import Discard, Ended, Retry, Snooze
 from pgbroker.payload import encode_result
-from pgbroker.policy.backoff import Backoff
+from pgbroker.policy.backoff import LONGEST_SECONDS, Backoff
 from pgbroker.policy.error_text import bounded, describe_exception
 from pgbroker.registry import JobType
 from pgbroker.runtime.log_tail import log_tail
 from pgbroker.states import AttemptState
 
-# How far a stop reason that ends an attempt from outside is recorded as.
+# What an attempt that raised after it was asked to stop is recorded as.
 _STOPPED_AS = {"cancelled": AttemptState.CANCELLED, "timed_out": AttemptState.TIMED_OUT}
+# A longer wait is a mistake, and would not fit into a timestamp.
+_LONGEST_DELAY = timedelta(seconds=LONGEST_SECONDS)
 
 
 class Attempt:
@@ -27,8 +29,8 @@ class Attempt:
     An attempt from claim to settle. Made for every job, so it is small.
 
     `claimed_at` is the monotonic clock when the claim returned; instants are the claim's database time
-    plus a difference. Whoever calls `end_once` first decides the outcome: the handler's thread, or the
-    watchdog that gave it up.
+    plus a difference. `leased_from` is the one when the claim was sent: the lease began no earlier. Whoever
+    calls `end_once` first decides the outcome: the handler's thread, or the watchdog that gave it up.
     """
 
     __slots__ = (
@@ -39,22 +41,31 @@ class Attempt:
         "handle",
         "job_type",
         "lease",
+        "leased_from",
         "log_bytes",
         "log_lines",
+        "options",
+        "returned",
         "started",
         "stop",
         "timeout",
+        "told",
     )
 
     def __init__(self, lease: Lease, job_type: JobType, claimed_at: float, settings: Settings) -> None:
         self.lease = lease
         self.job_type = job_type
-        self.claimed_at = claimed_at
+        self.claimed_at = self.leased_from = claimed_at
+        # The database takes any JSON from whoever writes rows by hand.
+        self.options: dict[str, Any] = lease.options if isinstance(lease.options, dict) else {}
         self.started: float | None = None
         self.stop = Stop()
+        # The reasons it was asked to stop for.
+        self.told: tuple[StopReason, ...] = ()
         self.timeout = self._timeout(settings.TIMEOUT_SECONDS)
         self.log_bytes = settings.MAX_LOG_BYTES
-        self.abandoned = False
+        # Its slot was given to another while the handler still ran; the handler has come back. The board's.
+        self.abandoned = self.returned = False
         self.error: BaseException | None = None
         # Whatever the executor needs to reach the running handler.
         self.handle: Any = None
@@ -62,8 +73,8 @@ class Attempt:
         self._open = [True]
 
     def _timeout(self, default: float | None) -> float | None:
-        options = self.lease.options
-        if options and (seconds := options.get("timeout")) is not None:
+        seconds = self.options.get("timeout")
+        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0:
             return float(seconds)
         if (declared := self.job_type.task.timeout) is not None:
             return declared.total_seconds()
@@ -110,10 +121,31 @@ class Attempt:
         return self.job_type.signature.result
 
     def failed(self, error: BaseException, settings: Settings) -> Ended:
-        """Translate what the handler raised."""
+        """Translate what the handler raised; never raises itself, whatever that is."""
+        try:
+            return self._failed(error, settings)
+        except BaseException as trouble:
+            # A verdict with odd attributes, a backoff callable that exits: the slot must come free.
+            return self._ended(
+                AttemptState.FAILED,
+                delay=settings.BACKOFF.delay(self.lease.failures_before + 1, 1.0),
+                error_code="outcome_not_described",
+                error=f"{type(error).__name__} could not be recorded: {type(trouble).__name__}",
+            )
+
+    def cancelled_unstarted(self, settings: Settings) -> Ended:
+        """Record an attempt that was asked to cancel before its handler was called."""
+        self.stop.set("cancelled")
+        return self.failed(AttemptCancelled("cancelled before it started"), settings)
+
+    def _failed(self, error: BaseException, settings: Settings) -> Ended:
         match error:
             case Snooze():
-                return self._ended(AttemptState.SNOOZED, delay=error.delay, error=error.reason or None)
+                return self._ended(
+                    AttemptState.SNOOZED,
+                    delay=min(error.delay, _LONGEST_DELAY),
+                    error=self._bounded(error.reason, settings),
+                )
             case Discard():
                 self.error = error
                 return self._ended(
@@ -158,7 +190,7 @@ class Attempt:
 
     def timed_out(self, settings: Settings) -> Ended:
         """Record an attempt that ran longer than its timeout, or past the job's deadline."""
-        if self._past_deadline():
+        if self.timeout is None or self._past_deadline():
             return self._ended(
                 AttemptState.TIMED_OUT,
                 permanent=True,
@@ -188,9 +220,13 @@ class Attempt:
         """Choose the wait before the next attempt: of this job, its type, or the setting."""
         failures = self.lease.failures_before + 1
         dice = random.random()  # noqa: S311 - spreads load, hides nothing
-        stored = (self.lease.options or {}).get("backoff")
+        stored = self.options.get("backoff")
         if stored:
-            return Backoff(**stored).delay(failures, dice)
+            try:
+                return Backoff(**stored).delay(failures, dice)
+            except (InvalidOption, TypeError):
+                # Written by hand: what it cannot mean is read as absent, as the reaper does.
+                return settings.BACKOFF.delay(failures, dice)
         declared = self.job_type.task.backoff
         if isinstance(declared, Backoff):
             return declared.delay(failures, dice)
@@ -210,6 +246,11 @@ class Attempt:
         """Set the handler's stop signal; an executor may do more."""
         self.stop.set(reason)
 
+    def stopped_before_it_ran(self) -> AttemptCancelled | None:
+        """Return why the handler must not be called any more, or None."""
+        reason = self.stop.reason
+        return None if reason is None else AttemptCancelled(f"asked to stop before it started: {reason}")
+
     def _past_deadline(self) -> bool:
         deadline = self.lease.deadline_at
         if deadline is None:
@@ -223,8 +264,8 @@ class Attempt:
         left = (self.lease.deadline_at - self.lease.leased_at).total_seconds()
         return left - (time.monotonic() - self.claimed_at)
 
-    def _bounded(self, text: str, settings: Settings) -> str | None:
-        return bounded(text, settings.MAX_ERROR_BYTES) if text else None
+    def _bounded(self, text: object, settings: Settings) -> str | None:
+        return bounded(str(text), settings.MAX_ERROR_BYTES) if text else None
 
     def _ended(self, state: AttemptState, **more: Any) -> Ended:
         started = self.started if self.started is not None else time.monotonic()

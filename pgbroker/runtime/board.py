@@ -98,9 +98,11 @@ class Board:
                 # Its slot was given to another when it was given up.
                 self._stuck -= 1
             else:
+                assert not attempt.returned
                 self._running -= 1
                 if self._waiting and self._running < self.slots and not self.closed:
                     following = self._next()
+            attempt.returned = True
             room = len(self._waiting) <= self.low_water
         if room:
             self.on_room()
@@ -110,7 +112,8 @@ class Board:
         """Give up a running handler that does not stop: its slot is free, its thread is not. Returns the next."""
         following: Attempt | None = None
         with self._lock:
-            if attempt.abandoned:
+            # It may have come back in the same moment, and freed its slot itself.
+            if attempt.abandoned or attempt.returned:
                 return None
             attempt.abandoned = True
             self._running -= 1

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import deque
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -38,13 +39,15 @@ class Lane:
         # A claim beyond the idle slots may find something.
         self.more_to_hold = True
         self.bounds: dict[int, tuple[datetime, UUID]] = {}
+        # The last claim may have passed over jobs that cannot be held: they stand before the bounds.
+        self.passed_over = False
         self.full_look_at = 0.0
         self.full_look_cost = 0.0
 
     def full_look_due(self, now: float) -> bool:
-        """Tell whether a look from the start is affordable again."""
-        pause = max(FULL_LOOK_SECONDS, self.full_look_cost / FULL_LOOK_SHARE)
-        return now - self.full_look_at >= pause
+        """Tell whether a look from the start is affordable again, and worth it."""
+        pause = self.full_look_cost / FULL_LOOK_SHARE
+        return now - self.full_look_at >= (pause if self.passed_over else max(FULL_LOOK_SECONDS, pause))
 
     def remember(self, leases: list[Lease]) -> None:
         """Move the bounds to the last job taken in each priority."""
@@ -70,9 +73,11 @@ class Claimer:
         self.probe_at = 0.0
         self.dry = False
         self._promoted_all_at = 0.0
-        self._turn = 0
+        self._served_last = -1
         self._check_orphans = False
+        # Told by other threads, taken in by `step`.
         self._heard: set[str] = set()
+        self._due: deque[float] = deque()
         self._look_now = False
 
     # -------------------------------------------------------------- told from outside
@@ -84,13 +89,17 @@ class Claimer:
                 self.lanes[queue.id].queue = queue
             else:
                 lane = Lane(queue)
-                self.lanes[queue.id] = self.by_name[queue.name] = lane
+                # New dictionaries: other threads read them at any time.
+                self.lanes = {**self.lanes, queue.id: lane}
+                self.by_name = {**self.by_name, queue.name: lane}
 
     def heard(self, queue_name: str) -> None:
         """Take note that a queue has new work."""
         if queue_name in self.by_name:
             self._heard.add(queue_name)
             self.worker.wake_claimer()
+        elif queue_name not in self.worker.options.exclude_queues:
+            self.worker.catalogue.look_for_queues()
 
     def look_now(self) -> None:
         """Look at all queues at the next turn."""
@@ -98,12 +107,13 @@ class Claimer:
         self.worker.wake_claimer()
 
     def due_in(self, seconds: float) -> None:
-        """Take note that some job is due again in so many seconds."""
-        self.probe_at = min(self.probe_at, time.monotonic() + seconds)
+        """Take note that some job, which the database knows of by now, is due again in so many seconds."""
+        # Not written to probe_at: a look that began before that commit would write its own over it.
+        self._due.append(time.monotonic() + seconds)
         self.worker.wake_claimer()
 
-    def reconnected(self) -> None:
-        """Trust nothing that was remembered: a claim may have been lost with the connection."""
+    def trust_nothing(self) -> None:
+        """Forget what was remembered: a claim may have been lost with the connection."""
         self._check_orphans = True
         self._look_now = True
         for lane in self.lanes.values():
@@ -113,21 +123,31 @@ class Claimer:
 
     def step(self) -> float:
         """Look if it is time to, claim what there is room for, and return how long to wait."""
-        now = time.monotonic()
+        if self.worker.hand_back.pending:
+            self.worker.hand_back.finish(using=self.session)
         if self._check_orphans:
             self._release_orphans()
             self._check_orphans = False
-        if self._look_now or now >= self.probe_at or self._burst_ends():
+        if not self.worker.heartbeats.keep_up:
+            # What is claimed now could not be kept. The next heartbeat that gets through wakes this loop.
+            return min(self.worker.settings.POLL_SECONDS, 1.0)
+        nothing_in_hand = self.worker.board.size == 0
+        while self._due:
+            self.probe_at = min(self.probe_at, self._due.popleft())
+        looked = self._look_now or time.monotonic() >= self.probe_at or self._burst_ends()
+        if looked:
             self._look_now = False
             self._look()
         while self._heard:
             self.by_name[self._heard.pop()].eager = True
             self.dry = False
-        claimed = self._claim_round()
-        if claimed:
+        if self._claim_round():
             self.dry = False
             return 0.0
-        return max(0.0, self.probe_at - time.monotonic())
+        if looked:
+            # Nothing ran that could make more, nothing is due, and what is ready may not be claimed.
+            self.dry = nothing_in_hand and self.probe_at > time.monotonic()
+        return max(0.0, min([self.probe_at, *self._due]) - time.monotonic())
 
     def _burst_ends(self) -> bool:
         """A burst that has nothing left in hand looks at once whether there is more."""
@@ -174,11 +194,10 @@ class Claimer:
         ]
         poll = self.worker.settings.POLL_SECONDS * (0.8 + random.random() * 0.2)  # noqa: S311 - jitter
         self.probe_at = began + (0.0 if more_due else min([poll, *(max(wait, 0.001) for wait in waits)]))
-        self.dry = not due and not any(each.ready for each in prospects)
         if self.worker.board.held:
             self._release_paused()
 
-    def _room(self, now: float) -> tuple[int, int]:
+    def _room(self) -> tuple[int, int]:
         """Return how many jobs may be taken for idle slots, and how many to hold."""
         board, settings = self.worker.board, self.worker.settings
         left = self.worker.jobs_left()
@@ -195,41 +214,40 @@ class Claimer:
         return idle, max(0, min(hold, settings.CLAIM_MAX - idle))
 
     def _claim_round(self) -> int:
-        """Claim once from each queue that may have work, beginning with another one each time."""
+        """Claim once from each queue that may have work, beginning after the one that was served last."""
         if self.worker.draining:
             return 0
-        lanes = [lane for lane in self.lanes.values() if lane.eager]
-        if not lanes:
-            return 0
-        self._turn += 1
-        start = self._turn % len(lanes)
+        # By who was served, not by turns: turns without room would always favour the same queue.
+        lanes = sorted(
+            (lane for lane in self.lanes.values() if lane.eager),
+            key=lambda lane: (lane.queue.id <= self._served_last, lane.queue.id),
+        )
         total = 0
-        for lane in lanes[start:] + lanes[:start]:
+        for lane in lanes:
             now = time.monotonic()
-            idle, hold = self._room(now)
-            if idle == 0 and lane.full_look_due(now):
-                # Let the held ones run out first: a look from the start must have idle slots to fill, or
-                # slow and fragile jobs at the head would be passed over for ever.
+            idle, hold = self._room()
+            # Let the held ones run out first: a look from the start must have idle slots to fill, or slow
+            # and fragile jobs at the head would be passed over for ever.
+            if idle == 0 and (lane.passed_over or not lane.more_to_hold or lane.full_look_due(now)):
                 hold = 0
-            if not lane.more_to_hold and idle == 0:
-                hold = 0
-            if idle + hold:
-                total += self._claim(lane, idle, hold, now)
+            if idle + hold and (taken := self._claim(lane, idle, hold, now)):
+                self._served_last = lane.queue.id
+                total += taken
         return total
 
     def _claim(self, lane: Lane, idle: int, hold: int, now: float) -> int:
         full = not lane.bounds or (idle > 0 and lane.full_look_due(now))
-        leases = self._take(lane, idle, hold, full=full)
-        if not full and len(leases) < idle:
+        taken = self._take(lane, idle, hold, full=full)
+        if not full and taken < idle:
             # A hint is only a hint: what it does not show may stand before it.
-            found = self._take(lane, idle - len(leases), hold, full=True)
-            leases += found
-        lane.more_to_hold = len(leases) >= idle + hold
-        if idle and len(leases) < idle:
+            taken += self._take(lane, idle - taken, hold, full=True)
+        lane.more_to_hold = taken >= idle + hold
+        lane.passed_over = hold > 0 and not lane.more_to_hold and taken >= idle
+        if idle and taken < idle:
             lane.eager = False
-        return len(leases)
+        return taken
 
-    def _take(self, lane: Lane, idle: int, hold: int, *, full: bool) -> list[Lease]:
+    def _take(self, lane: Lane, idle: int, hold: int, *, full: bool) -> int:
         settings, queue = self.worker.settings, lane.queue
         began = time.monotonic()
         leases = claim(
@@ -237,7 +255,7 @@ class Claimer:
             limit=idle + hold,
             idle=idle,
             worker_id=self.worker.id,
-            lease=self.worker.lease_time_of(queue),
+            lease=self.worker.lease_time_of(queue.id),
             ageing=timedelta(
                 seconds=settings.AGEING_SECONDS if queue.ageing_seconds is None else queue.ageing_seconds
             ),
@@ -249,8 +267,8 @@ class Claimer:
             lane.full_look_at, lane.full_look_cost = began, time.monotonic() - began
         if leases:
             lane.remember(leases)
-            self.worker.take_in(leases)
-        return leases
+            self.worker.take_in(leases, began)
+        return len(leases)
 
     # -------------------------------------------------------------- what must go back
 
@@ -284,6 +302,6 @@ class Claimer:
         if not orphans:
             return
         fences = [Fence(job_id, token, self.worker.id) for job_id, token in orphans]
-        release([(fence, None) for fence in fences], code="claim_answer_lost", using=self.session)
-        for fence in fences:
-            telemetry.emit("attempt.released", **fence._asdict())
+        released = release([(fence, None) for fence in fences], code="claim_answer_lost", using=self.session)
+        for each in released:
+            telemetry.emit("attempt.released", job_id=each.job_id, lease_token=each.lease_token)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # How long the last outcomes may take to be written once all handlers are done.
 SETTLE_SECONDS = 10.0
+# How long handlers that were released and told to stop may take to clean up.
+LEAVE_SECONDS = 1.0
 STEP_SECONDS = 0.02
 
 
@@ -31,24 +33,24 @@ def drain(worker: "Worker") -> None:
     telemetry.emit(
         "worker.draining", worker_id=worker.id, running=worker.board.running, held=worker.board.held
     )
-    for name in ("claim", "listen"):
+    for name in ("claim", "listen", "upkeep"):
         worker.services[name].stop()
     _join(worker, "claim", 10.0)
-    session = worker.sessions["claim"]
+    session = Session(worker.alias, purpose="drain")
     worker.board.close()
     _try(lambda: worker.release(worker.board.take_back_waiting(), code="drain", using=session), session)
     _wait(lambda: worker.board.running == 0, worker.settings.SHUTDOWN_TIMEOUT_SECONDS)
     _release_what_runs(worker, session)
     _wait(lambda: worker.settler.backlog == 0, SETTLE_SECONDS)
+    worker.gate.stop_waiting()
     for name in ("settle", "heartbeat", "watchdog"):
         worker.services[name].stop()
-    for name in ("settle", "heartbeat", "listen"):
+    for name in ("settle", "heartbeat", "listen", "upkeep"):
         _join(worker, name, 5.0)
+    worker.left_running = worker.board.running + worker.board.stuck
     worker.event_loop.stop()
     worker.threads.stop()
-    farewell = Session(worker.alias, purpose="goodbye")
-    _try(lambda: goodbye(worker, farewell), farewell)
-    farewell.drop()
+    _try(lambda: goodbye(worker, session), session)
     session.drop()
 
 
@@ -61,6 +63,7 @@ def _release_what_runs(worker: "Worker", session: Session) -> None:
     _try(lambda: worker.release(left, code="shutdown", using=session), session)
     for attempt in left:
         worker.stop_attempt(attempt, "shutdown")
+    _wait(lambda: worker.board.running == 0, LEAVE_SECONDS)
 
 
 def _join(worker: "Worker", name: str, seconds: float) -> None:
@@ -70,7 +73,6 @@ def _join(worker: "Worker", name: str, seconds: float) -> None:
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:
-
     until = time.monotonic() + seconds
     while not done() and time.monotonic() < until:
         time.sleep(STEP_SECONDS)
@@ -78,7 +80,6 @@ def _wait(done: Callable[[], bool], seconds: float) -> None:
 
 def _try(act: Callable[[], None], session: Session) -> None:
     """Do what needs the database twice at most: without it the lease's end does the same, later."""
-
     for _ in range(2):
         try:
             act()
@@ -88,6 +89,7 @@ def _try(act: Callable[[], None], session: Session) -> None:
             telemetry.emit(
                 "worker.loop_failed", loop="drain", error_code=type(error).__name__, exception=error
             )
+            session.drop()
             return
         else:
             return

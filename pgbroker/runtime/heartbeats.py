@@ -3,14 +3,15 @@
 import random
 import time
 from datetime import timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pgbroker import telemetry
 from pgbroker.db import Session
 from pgbroker.lifecycle.beat import beat
-from pgbroker.lifecycle.heartbeat import heartbeat
+from pgbroker.lifecycle.heartbeat import Held, heartbeat
 
 if TYPE_CHECKING:
+    from pgbroker.runtime.attempt import Attempt
     from pgbroker.runtime.supervisor import Worker
 
 # Leases that one statement renews.
@@ -24,40 +25,59 @@ class Heartbeats:
         self.worker, self.session = worker, session
         self.period = worker.settings.HEARTBEAT_SECONDS
         self.renewed_at = time.monotonic()
+        self._beaten = False
+
+    @property
+    def keep_up(self) -> bool:
+        """True while leases are renewed in time: work that cannot be kept is not to be claimed."""
+        return (
+            self._beaten
+            and time.monotonic() - self.renewed_at < self.worker.lease_time.total_seconds() * 2 / 3
+        )
 
     def step(self) -> float:
         """Beat once; returns the jittered period. Never longer than the setting: a lease counts on three."""
         worker = self.worker
-        self._lose_what_expired()
+        self.lose_what_expired()
+        kept_up = self.keep_up
         # The worker first: a lease must not outlive its worker's row, or a crash looks like a slow one.
-        beat(worker.state(), lease=worker.lease_time, using=self.session)
-        attempts = [attempt for attempt in worker.board.attempts() if attempt.stop.reason != "lease_lost"]
         started = time.monotonic()
-        for start in range(0, len(attempts), PAGE):
-            page = attempts[start : start + PAGE]
-            answers = heartbeat(
-                [attempt.lease for attempt in page], lease=worker.lease_time, using=self.session
-            )
-            for answer in answers:
-                if answer.kept and not answer.cancel:
-                    continue
-                attempt = worker.board.find(answer.job_id, answer.lease_token)
-                # Settled while we asked: its lease is gone because it is done.
-                if attempt is None or not attempt.is_open:
-                    continue
-                worker.stop_attempt(attempt, "cancelled" if answer.kept else "lease_lost")
+        beat(worker.state(), lease=worker.longest_lease, using=self.session)
+        attempts = sorted(
+            (attempt for attempt in worker.board.attempts() if "lease_lost" not in attempt.told),
+            key=self._lease_of,
+        )
+        for lease, group in groupby(attempts, key=self._lease_of):
+            leases = [attempt.lease for attempt in group]
+            for start in range(0, len(leases), PAGE):
+                for answer in heartbeat(leases[start : start + PAGE], lease=lease, using=self.session):
+                    self._hear(answer)
         self.renewed_at = started
+        self._beaten = True
+        if not kept_up:
+            worker.wake_claimer()
         return self.period * (0.85 + random.random() * 0.15)  # noqa: S311 - jitter
 
-    def _lose_what_expired(self) -> None:
-        """Stop work whose lease must have run out while the database could not be reached."""
-        limit = self.worker.lease_time.total_seconds()
+    def _lease_of(self, attempt: "Attempt") -> timedelta:
+        return self.worker.lease_time_of(attempt.lease.queue_id)
+
+    def _hear(self, answer: Held) -> None:
+        if answer.kept and not answer.cancel:
+            return
+        attempt = self.worker.board.find(answer.job_id, answer.lease_token)
+        # Settled while we asked: its lease is gone because it is done.
+        if attempt is not None and attempt.is_open:
+            self.worker.stop_attempt(attempt, "cancelled" if answer.kept else "lease_lost")
+
+    def lose_what_expired(self) -> None:
+        """Stop work whose lease must have run out while the database, or this process, stood still."""
+        shortest = self.worker.lease_time.total_seconds()
         now = time.monotonic()
-        if now - self.renewed_at < limit:
+        if now - self.renewed_at < shortest:
             return
         for attempt in self.worker.board.attempts():
-            if now - max(attempt.claimed_at, self.renewed_at) >= limit and attempt.stop.reason is None:
-                telemetry.emit("attempt.lease_lost", **self.worker.keys(attempt.lease), state="running")
+            renewed_at = max(attempt.leased_from, self.renewed_at)
+            if attempt.is_open and now - renewed_at >= self._lease_of(attempt).total_seconds():
                 self.worker.stop_attempt(attempt, "lease_lost")
 
 

@@ -1,11 +1,13 @@
 """Around each handler: whose job it is goes into context variables, and nothing of it stays behind."""
 
 import logging
+import math
+import time
 from collections import deque
 from contextvars import ContextVar, Token
 from typing import Any
 
-from django.db import connections, reset_queries
+from django.db import connections
 
 from pgbroker import correlation
 from pgbroker.runtime.attempt import Attempt
@@ -38,19 +40,46 @@ def leave(tokens: list[tuple[ContextVar[Any], Token[Any]]]) -> None:
         variable.reset(token)
 
 
+class Losses:
+    """When a worker of this process last lost a connection: what was open then is not to be trusted."""
+
+    def __init__(self) -> None:
+        self.last_at = 0.0
+
+    def note(self) -> None:
+        """Take note that a connection was lost just now."""
+        self.last_at = time.monotonic()
+
+
+losses = Losses()
+
+
 def freshen_connections() -> None:
-    """Before a handler: close Django connections of this thread that are broken or too old."""
-    for connection in connections.all(initialized_only=True):
-        if connection.queries_logged:
-            reset_queries()
-        connection.close_if_unusable_or_obsolete()
+    """
+    Before a handler: close Django connections of this thread that are broken, too old, or older than a loss.
 
-
-def clean_connections() -> None:
-    """After a handler: what it left open, half done or switched off must not reach the next one."""
+    A restart of the server kills the idle ones too, and Django would find out by failing the next job.
+    """
     for connection in connections.all(initialized_only=True):
         if connection.connection is None:
             continue
+        if getattr(connection, "pgbroker_cleaned_at", math.inf) <= losses.last_at:
+            connection.close()
+        else:
+            connection.close_if_unusable_or_obsolete()
+
+
+def clean_connections() -> None:
+    """
+    After a handler: what it left open, half done or switched off must not reach the next one.
+
+    As after a request, what is older than CONN_MAX_AGE is closed, and the query log of DEBUG is emptied.
+    """
+    for connection in connections.all(initialized_only=True):
+        connection.queries_log.clear()
+        if connection.connection is None:
+            continue
+        connection.pgbroker_cleaned_at = time.monotonic()  # type: ignore[attr-defined]
         try:
             spoilt = (
                 connection.in_atomic_block
@@ -63,6 +92,8 @@ def clean_connections() -> None:
                 # close() inside an atomic block only marks it; the block is gone with its handler.
                 if connection.connection is not None or connection.in_atomic_block:
                     _abandon(connection)
+            else:
+                connection.close_if_unusable_or_obsolete()
         except Exception:
             _log.debug("closing a handler's connection failed", exc_info=True)
             _abandon(connection)

@@ -12,7 +12,8 @@ def log_tail(lines: deque[str] | None, limit_bytes: int) -> str | None:
         return None
     kept: list[str] = []
     size = 0
-    for line in reversed(lines):
+    # A copy: a thread that the handler left behind may still log.
+    for line in reversed(list(lines)):
         storable = line.replace("\x00", "\\x00").encode("utf-8", "backslashreplace")
         size += len(storable) + 1
         if size > limit_bytes:

@@ -25,7 +25,8 @@ class Service(threading.Thread):
 
     `wake()` ends a wait, `stop()` ends the loop after the current step. A lost connection is dropped
     and tried again with a growing, jittered wait, for ever: the database comes back. Any other error is
-    told and retried a few times, then handed to *on_fatal*.
+    told and retried a few times, then handed to *on_fatal*; a loop that the work does not depend on
+    (*vital* is false) goes on trying. After any failure *on_trouble* is called before the next step.
     """
 
     def __init__(
@@ -35,15 +36,17 @@ class Service(threading.Thread):
         *,
         sessions: tuple[Session, ...] = (),
         on_fatal: Callable[[BaseException], None] = lambda error: None,
-        on_reconnect: Callable[[], None] = lambda: None,
+        on_trouble: Callable[[], None] = lambda: None,
         longest_wait: float = LONGEST_WAIT,
+        vital: bool = True,
     ) -> None:
         super().__init__(name=f"pgbroker-{name}", daemon=True)
         self.step = step
         self.sessions = sessions
         self.on_fatal = on_fatal
-        self.on_reconnect = on_reconnect
+        self.on_trouble = on_trouble
         self.longest_wait = longest_wait
+        self.vital = vital
         self.turned_at = time.monotonic()
         self.failing = False
         self._wake = threading.Event()
@@ -71,6 +74,18 @@ class Service(threading.Thread):
 
     def run(self) -> None:
         """Repeat the step until stopped."""
+        try:
+            self._turn_until_stopped()
+        except BaseException as error:
+            # A loop that ends without a word would leave a worker that looks alive and does nothing.
+            telemetry.emit(
+                "worker.loop_failed", loop=self.name, error_code=type(error).__name__, exception=error
+            )
+            self.on_fatal(error)
+        finally:
+            self._drop_connections()
+
+    def _turn_until_stopped(self) -> None:
         trouble = other = 0
         while not self._stopping:
             self.turned_at = time.monotonic()
@@ -78,42 +93,37 @@ class Service(threading.Thread):
                 wait = self.step()
             except CONNECTION_TROUBLE as error:
                 trouble += 1
-                self._lost(error, first=trouble == 1)
-                wait = self._backoff(trouble)
+                if trouble == 1:
+                    telemetry.emit(
+                        "worker.connection_lost",
+                        loop=self.name,
+                        error_code=type(error).__name__,
+                        error=str(error).strip(),
+                    )
+                wait = self._after_trouble(trouble)
             except Exception as error:
                 other += 1
+                if self.vital and other >= FATAL_AFTER:
+                    raise
                 telemetry.emit(
                     "worker.loop_failed", loop=self.name, error_code=type(error).__name__, exception=error
                 )
-                for session in self.sessions:
-                    session.drop()
-                if other >= FATAL_AFTER:
-                    self.on_fatal(error)
-                    return
-                wait = self._backoff(other)
+                wait = self._after_trouble(other)
             else:
                 if trouble:
-                    self.failing = False
                     telemetry.emit("worker.reconnected", loop=self.name)
+                self.failing = False
                 trouble = other = 0
             if not self._stopping:
                 self.pause(wait)
-        for session in self.sessions:
-            session.drop()
 
-    def _lost(self, error: BaseException, *, first: bool) -> None:
+    def _after_trouble(self, failures: int) -> float:
         self.failing = True
+        self._drop_connections()
+        self.on_trouble()
+        longest = min(self.longest_wait, FIRST_WAIT * 2.0 ** min(failures - 1, 10))
+        return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter
+
+    def _drop_connections(self) -> None:
         for session in self.sessions:
             session.drop()
-        if first:
-            telemetry.emit(
-                "worker.connection_lost",
-                loop=self.name,
-                error_code=type(error).__name__,
-                error=str(error).strip(),
-            )
-        self.on_reconnect()
-
-    def _backoff(self, failures: int) -> float:
-        longest: float = min(self.longest_wait, FIRST_WAIT * 2.0 ** min(failures - 1, 10))
-        return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter

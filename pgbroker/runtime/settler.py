@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 Pair = tuple[Attempt, Ended]
 
+# What the outcomes of one statement may weigh together: results, errors and logs of a thousand jobs can be
+# more than the server takes in one message. A single one may be larger.
+BATCH_BYTES = 4 * 1024 * 1024
+# Limits of the server that an outcome hit (54xxx: too deep, too large): no fault of the connection.
+_PROGRAM_LIMIT = "54"
+
 
 class Settler:
     """
@@ -53,9 +59,7 @@ class Settler:
         """Write one batch; waits for the next outcome when there is none."""
         if not self._batch:
             self._sleeping = False
-            most = self.worker.settings.SETTLE_MAX
-            while self._ended and len(self._batch) < most:
-                self._batch.append(self._ended.popleft())
+            self._gather()
         if self._batch:
             self._write(self._batch)
             self._batch = []
@@ -65,11 +69,22 @@ class Settler:
         # Checked again: an outcome may have come between the look and the flag.
         return 0.0 if self._ended else 5.0
 
+    def _gather(self) -> None:
+        most, size = self.worker.settings.SETTLE_MAX, 0
+        while self._ended and len(self._batch) < most and size < BATCH_BYTES:
+            # First in, then out: at no moment is an outcome in neither, where `backlog` would miss it.
+            self._batch.append(self._ended[0])
+            self._ended.popleft()
+            size += _weight(self._batch[-1][1])
+
     def _write(self, batch: list[Pair]) -> None:
         try:
             decisions = settle([ended for _, ended in batch], using=self.session)
-        except CONNECTION_TROUBLE:
-            raise
+        except CONNECTION_TROUBLE as error:
+            if not (getattr(error, "sqlstate", None) or "").startswith(_PROGRAM_LIMIT):
+                raise
+            self._write_apart(batch, error)
+            return
         except (psycopg.DataError, psycopg.IntegrityError, UnicodeError, ValueError, TypeError) as error:
             self._write_apart(batch, error)
             return
@@ -88,13 +103,19 @@ class Settler:
             return
         attempt, ended = batch[0]
         if ended.error_code == "outcome_not_stored":
-            raise error
+            # Not even that: let go of it. Its lease runs out, and it is taken back as lost.
+            telemetry.emit(
+                "worker.loop_failed", loop="settle", error_code=type(error).__name__, exception=error
+            )
+            self.worker.board.settled([attempt])
+            return
         bare = Ended(
             ended.lease,
             AttemptState.FAILED,
             ended.started_at,
             ended.seconds,
-            delay=ended.delay,
+            # The delay may be what did not fit.
+            delay=self.worker.settings.BACKOFF.delay(ended.lease.failures_before + 1, 1.0),
             permanent=ended.permanent,
             error_code="outcome_not_stored",
             error=f"the outcome could not be stored: {type(error).__name__}",
@@ -122,6 +143,10 @@ class Settler:
                     attempt=attempt,
                     ended=ended,
                 )
+
+
+def _weight(ended: Ended) -> int:
+    return sum(len(text) for text in (ended.error, ended.traceback, ended.result, ended.log_tail) if text)
 
 
 def shortest_wait(batch: list[Pair], statuses: dict[object, int]) -> float | None:

@@ -23,26 +23,40 @@ FULL_LOOK_SECONDS = 600.0
 PARTITION_SECONDS = 3600.0
 
 
+# From this period on a connection that is opened for each pass costs less than one that is kept.
+LONG_PERIOD_SECONDS = 5.0
+
+
 class Upkeep:
-    """Bounded passes, skip-locked: any number of workers may do them at once."""
+    """
+    Bounded passes, skip-locked: any number of workers may do them at once.
+
+    In a loop of its own: a pass may wait for a lock or fail, a heartbeat may not.
+    """
 
     def __init__(self, worker: "Worker", session: Session) -> None:
         self.worker, self.session = worker, session
         self._looked_all_at: float | None = None
         self._partitions_at: float | None = None
+        self._reaped_at = 0.0
 
     def step(self) -> float:
         """Do one pass of each; returns the jittered period."""
         settings = self.worker.settings
         now = time.monotonic()
         everything = self._looked_all_at is None or now - self._looked_all_at >= FULL_LOOK_SECONDS
-        self._reap(EVERYTHING if everything else timedelta(seconds=20 * settings.REAP_SECONDS))
+        # What expired while nobody reaped, this process being stopped or the database away, is older than that.
+        within = max(20 * settings.REAP_SECONDS, 2 * (now - self._reaped_at))
+        self._reap(EVERYTHING if everything else timedelta(seconds=within))
+        self._reaped_at = now
         if everything:
             self._looked_all_at = now
         self._expire()
         if self._partitions_at is None or now - self._partitions_at >= PARTITION_SECONDS:
             self._partitions_at = now
             self.ensure_partitions()
+        if settings.REAP_SECONDS >= LONG_PERIOD_SECONDS:
+            self.session.drop()
         return settings.REAP_SECONDS * (0.8 + random.random() * 0.2)  # noqa: S311 - jitter
 
     def _reap(self, within: timedelta) -> None:

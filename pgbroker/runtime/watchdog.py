@@ -1,4 +1,4 @@
-"""The watchdog: ends attempts that run past their timeout or their job's deadline."""
+"""The watchdog: ends attempts that run past their timeout, their job's deadline, or their lease."""
 
 import heapq
 import itertools
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # From the stop signal to giving a handler up.
 GRACE_SECONDS = 2.0
+# Entries of attempts that have ended are dropped when there are so many, or twice as many as live ones.
+TIDY_FROM = 1000
 
 
 class Watchdog:
@@ -21,7 +23,8 @@ class Watchdog:
     Attempts in the order in which their time is up: asked to stop, then given up.
 
     A thread cannot be killed. A handler that ignores its stop signal is settled as timed out, its slot
-    goes to another thread, and its late result is refused.
+    goes to another thread, and its late result is refused. It touches no database, so it also tells the
+    handlers whose leases ran out while the database, or this process, stood still.
     """
 
     def __init__(self, worker: "Worker") -> None:
@@ -29,6 +32,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._heap: list[tuple[float, int, bool, Attempt]] = []
         self._number = itertools.count()
+        self._tidy_at = TIDY_FROM
 
     def watch(self, attempt: Attempt) -> None:
         """Watch a started attempt, if it has a timeout or a deadline."""
@@ -40,23 +44,33 @@ class Watchdog:
 
     def _push(self, at: float, asked: bool, attempt: Attempt) -> None:
         with self._lock:
+            if len(self._heap) >= self._tidy_at:
+                self._tidy()
             heapq.heappush(self._heap, (at, next(self._number), asked, attempt))
             first = self._heap[0][3] is attempt
         if first:
             self.worker.wake_watchdog()
 
+    def _tidy(self) -> None:
+        """Let go of what has ended: with an hour's timeout it would stay for an hour, arguments and all."""
+        self._heap = [entry for entry in self._heap if entry[3].is_open]
+        heapq.heapify(self._heap)
+        self._tidy_at = max(TIDY_FROM, 2 * len(self._heap))
+
     def step(self) -> float:
-        """Deal with everything whose time is up; returns the wait until the next."""
+        """Deal with everything whose time is up; returns the wait until the next, a heartbeat at most."""
+        self.worker.heartbeats.lose_what_expired()
+        longest = self.worker.settings.HEARTBEAT_SECONDS
         while True:
             with self._lock:
                 # What has ended leaves from the top; what ended further down leaves when its time comes.
                 while self._heap and not self._heap[0][3].is_open:
                     heapq.heappop(self._heap)
                 if not self._heap:
-                    return 60.0
+                    return longest
                 wait = self._heap[0][0] - time.monotonic()
                 if wait > 0:
-                    return min(wait, 60.0)
+                    return min(wait, longest)
                 _, _, asked, attempt = heapq.heappop(self._heap)
             if asked:
                 self._give_up(attempt)
@@ -65,8 +79,10 @@ class Watchdog:
                 self._push(time.monotonic() + GRACE_SECONDS, True, attempt)
 
     def _give_up(self, attempt: Attempt) -> None:
+        # Described before it is claimed: between the two nobody else could end it.
+        ended = attempt.timed_out(self.worker.settings)
         if not attempt.end_once():
             return
-        telemetry.emit("attempt.abandoned", **self.worker.keys(attempt.lease))
-        self.worker.settler.put(attempt, attempt.timed_out(self.worker.settings))
+        self.worker.settler.put(attempt, ended)
         self.worker.abandon(attempt)
+        telemetry.emit("attempt.abandoned", **self.worker.keys(attempt.lease))

@@ -1,19 +1,39 @@
 """One event loop for async handlers."""
 
 import asyncio
+import logging
+import math
 import threading
+import time
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from django.db import connections
 
 from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
-from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections
+from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections, losses
 
 if TYPE_CHECKING:
     from pgbroker.outcomes import Ended
     from pgbroker.runtime.supervisor import Worker
+
+_log = logging.getLogger("pgbroker.runtime")
+
+# How long the thread of a job's sync parts may take to come free and be cleaned, before it is given up.
+CLEAN_SECONDS = 5.0
+# How long tasks may take to end when the loop does.
+END_SECONDS = 1.0
+# How often a cancel that would be swallowed is tried again.
+RETRY_SECONDS = 0.05
+
+
+class _JobThread(ThreadSensitiveContext):
+    """The thread of one job's sync parts, made by asgiref when it is first needed."""
+
+    cleaned_at = math.inf
 
 
 class EventLoopExecutor:
@@ -30,7 +50,8 @@ class EventLoopExecutor:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._contexts: list[ThreadSensitiveContext] = []
+        self._ending = False
+        self._contexts: list[_JobThread] = []
         # The loop keeps weak references only: a task that nobody holds may vanish while it waits.
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -56,8 +77,11 @@ class EventLoopExecutor:
         """End the loop; what still runs in it was cancelled or given up before."""
         with self._lock:
             loop, self._loop = self._loop, None
-        if loop is not None:
+            self._ending = True
+        if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
+            # A coroutine that blocks the loop keeps its thread, a daemon.
+            self._thread.join(2 * END_SECONDS)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -69,10 +93,26 @@ class EventLoopExecutor:
                 self._thread.start()
             return self._loop
 
-    @staticmethod
-    def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        loop.run_forever()
+        while not self._ending:
+            try:
+                loop.run_forever()
+            except BaseException:
+                # A task that a handler left behind raised SystemExit: the loop lets it out, and would be gone.
+                _log.exception("a task of a handler tried to end the event loop")
+        try:
+            if self._tasks:
+                for task in self._tasks:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(self._tasks, timeout=END_SECONDS))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        except BaseException:
+            _log.debug("ending the event loop failed", exc_info=True)
+        for sensitive in self._contexts:
+            if (executor := SyncToAsync.context_to_thread_executor.pop(sensitive, None)) is not None:
+                executor.submit(connections.close_all)
+                executor.shutdown(wait=False)
         loop.close()
 
     def _spawn_many(self, attempts: list[Attempt]) -> None:
@@ -80,29 +120,41 @@ class EventLoopExecutor:
             self._spawn(attempt)
 
     def _spawn(self, attempt: Attempt) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(attempt))
-        attempt.handle = task
+        # An empty context: a task would take over that of whoever makes it, such as the job that just ended here.
+        task = asyncio.get_running_loop().create_task(self._run(attempt), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if attempt.stop.reason is not None:
-            task.cancel()
 
-    @staticmethod
-    def _cancel(attempt: Attempt) -> None:
-        if attempt.handle is not None:
-            attempt.handle.cancel()
+    def _cancel(self, attempt: Attempt) -> None:
+        """
+        Cancel a task inside its handler. Before, its stop signal is enough; after, its outcome stands.
+
+        asgiref swallows a cancel that arrives while its thread works, which nobody can interrupt anyway:
+        such a task is cancelled when it has come out of there.
+        """
+        task: asyncio.Task[None] | None = attempt.handle
+        if task is None or task.done():
+            return
+        if _waits_for_a_thread(task):
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._cancel, attempt)
+        else:
+            task.cancel()
 
     async def _run(self, attempt: Attempt) -> None:
         # The task has a context of its own, so nothing set here needs to be put back.
         enter(attempt)
-        sensitive = self._contexts.pop() if self._contexts else ThreadSensitiveContext()
+        sensitive = self._contexts.pop() if self._contexts else _JobThread()
         SyncToAsync.thread_sensitive_context.set(sensitive)
-        try:
-            ended = await self._attempt(attempt)
+        if sensitive.cleaned_at <= losses.last_at:
             await self._clean(sensitive)
-        finally:
+        attempt.handle = asyncio.current_task()
+        ended = await self._attempt(attempt)
+        attempt.handle = None
+        # Told before the cleaning: a thread that the handler left at work may take long, or for ever.
+        self.worker.report(attempt, ended)
+        if await self._clean(sensitive):
             self._contexts.append(sensitive)
-        following = self.worker.finish(attempt, ended)
+        following = self.worker.next_after(attempt)
         if following is not None:
             self.worker.start(following)
 
@@ -110,6 +162,9 @@ class EventLoopExecutor:
         settings = self.worker.settings
         job_type = attempt.job_type
         try:
+            if (stopped := attempt.stopped_before_it_ran()) is not None:
+                return attempt.failed(stopped, settings)
+            self.worker.tell_started(attempt)
             try:
                 args, kwargs = decode(job_type.signature, attempt.lease.args)
             except UndecodableArgument as error:
@@ -124,19 +179,35 @@ class EventLoopExecutor:
             return attempt.failed(error, settings)
 
     @staticmethod
-    async def _clean(sensitive: ThreadSensitiveContext) -> None:
-        """Clean Django's connections in the thread this job used, if it used one."""
+    async def _clean(sensitive: "_JobThread") -> bool:
+        """
+        Clean Django's connections in the thread this job used, if it used one.
+
+        False when that thread does not come free: it is not for the next job then.
+        """
         executor: Any = SyncToAsync.context_to_thread_executor.get(sensitive)
+        sensitive.cleaned_at = time.monotonic()
         if executor is None:
-            return
-        loop = asyncio.get_running_loop()
+            return True
         try:
-            await asyncio.shield(loop.run_in_executor(executor, _clean_and_freshen))
-        except asyncio.CancelledError:
-            # A late cancel of a handler that is done already: it must not undo its outcome.
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
+            cleaning = asyncio.get_running_loop().run_in_executor(executor, _clean_and_freshen)
+            done, _ = await asyncio.wait([cleaning], timeout=CLEAN_SECONDS)
+        except BaseException:
+            # A handler may have cancelled its own task, or shut the executor down.
+            return False
+        return bool(done) and cleaning.exception() is None
+
+
+def _waits_for_a_thread(task: "asyncio.Task[None]") -> bool:
+    """Tell whether a task is inside `sync_to_async`; Django's async ORM methods are."""
+    awaited: Any = task.get_coro()
+    for _ in range(1000):
+        if getattr(awaited, "cr_code", None) is SyncToAsync.__call__.__code__:
+            return True
+        awaited = getattr(awaited, "cr_await", None)
+        if awaited is None:
+            return False
+    return False
 
 
 def _clean_and_freshen() -> None:

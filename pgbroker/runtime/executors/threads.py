@@ -1,13 +1,16 @@
 """Threads for sync handlers."""
 
 import threading
+from contextvars import Context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
+
+from django.db import connections
 
 from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
-from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections, leave
+from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections
 
 if TYPE_CHECKING:
     from pgbroker.outcomes import Ended
@@ -47,28 +50,36 @@ class ThreadExecutor:
         with self._lock:
             for _ in range(self._idle):
                 self._queue.put(None)
+            self._idle = 0
 
     def _run(self) -> None:
-        while (attempt := self._queue.get()) is not None:
-            following: Attempt | None = attempt
-            while following is not None:
-                attempt = following
-                ended = self._attempt(attempt)
-                following = self.worker.finish(attempt, ended)
-                if attempt.abandoned:
-                    return
-                if following is not None and following.is_async:
-                    self.worker.start(following)
-                    following = None
-            with self._lock:
-                self._idle += 1
+        try:
+            while (attempt := self._queue.get()) is not None:
+                following: Attempt | None = attempt
+                while following is not None:
+                    attempt = following
+                    # An empty context for each: whatever the handler sets in it ends with it.
+                    ended = Context().run(self._attempt, attempt)
+                    following = self.worker.finish(attempt, ended)
+                    if attempt.abandoned:
+                        return
+                    if following is not None and following.is_async:
+                        self.worker.start(following)
+                        following = None
+                with self._lock:
+                    self._idle += 1
+        finally:
+            connections.close_all()
 
     def _attempt(self, attempt: Attempt) -> "Ended":
         settings = self.worker.settings
         job_type = attempt.job_type
-        tokens = enter(attempt)
+        enter(attempt)
         try:
+            if (stopped := attempt.stopped_before_it_ran()) is not None:
+                return attempt.failed(stopped, settings)
             freshen_connections()
+            self.worker.tell_started(attempt)
             try:
                 args, kwargs = decode(job_type.signature, attempt.lease.args)
             except UndecodableArgument as error:
@@ -77,7 +88,7 @@ class ThreadExecutor:
                 return attempt.completed(job_type.task.func(attempt.context(), *args, **kwargs), settings)
             return attempt.completed(job_type.task.func(*args, **kwargs), settings)
         except BaseException as error:
+            # SystemExit and KeyboardInterrupt too: out of here they would end the thread, and its slot.
             return attempt.failed(error, settings)
         finally:
             clean_connections()
-            leave(tokens)
