@@ -63,7 +63,7 @@ def _check_alias(alias: str, where: str, *, unknown: str) -> Iterator[CheckMessa
 
 
 @checks.register("pgbroker")
-def check_job_types(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_job_types(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
     """Check that each job type is declared once, and that what `@job` declares reaches pgbroker."""
     try:
         known = registry.types()

@@ -1,0 +1,397 @@
+"""
+The admin: rows to look at, and verbs as buttons and actions. No row of a job changes here but through a verb.
+
+It works in the request's tenant. Lists of jobs are read by keyset: never a count of all rows, never an offset.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import Case, CharField, QuerySet, Value, When
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.urls import URLPattern, reverse
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.views.decorators.http import require_POST
+
+from pgbroker import control, reports
+from pgbroker.changelists import (
+    ByQueue,
+    ByStatus,
+    ByType,
+    KeysetChangeList,
+    LookOnly,
+    QueueChangeList,
+    badge,
+    broker_alias,
+    filter_by_name,
+    find_jobs,
+    look_at_queues,
+)
+from pgbroker.forms import PauseForm, QueueForm, ReasonForm, RedriveForm, bounded
+from pgbroker.lifecycle.cancel import cancel_many
+from pgbroker.lifecycle.clock import database_time
+from pgbroker.lifecycle.configure import configure_queue
+from pgbroker.lifecycle.declare import declare_queues
+from pgbroker.lifecycle.retry import retry_many
+from pgbroker.models import Job, JobType, Queue, Worker
+from pgbroker.pages import describe_job, describe_queue
+from pgbroker.states import LIVE, RETRYABLE, Status
+from pgbroker.tenancy import current_tenant
+
+PAGE = 100
+# Jobs that one action takes, and that one click on "redrive" takes.
+ACTION_MAX, REDRIVE_MAX = 1000, 5000
+CHART_MINUTES = 60
+
+
+@admin.register(Job)
+class JobAdmin(LookOnly):
+    """Jobs of the request's tenant, newest first."""
+
+    list_display = (
+        "id",
+        "job_type",
+        "queue",
+        "shown_status",
+        "shown_attempts",
+        "priority",
+        "created_at",
+        "finished_at",
+    )
+    list_filter = (ByStatus, ByQueue, ByType)
+    list_select_related = ("job_type", "queue")
+    list_per_page = PAGE
+    ordering = ("-id",)
+    sortable_by = ()
+    search_fields = ("id",)
+    search_help_text = "The exact id of a job, or the exact idempotency key that it holds."
+    actions = ("retry_selected", "cancel_selected", "redrive_selected")
+
+    @admin.display(description="status")
+    def shown_status(self, job: Job) -> SafeString:
+        cancelling = job.cancel_requested_at and job.status == Status.RUNNING
+        return badge("cancelling" if cancelling else Status(job.status).label)
+
+    @admin.display(description="attempts")
+    def shown_attempts(self, job: Job) -> str:
+        return f"{job.attempt_count}/{job.max_attempts}"
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("pgbroker.retry_job")
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("pgbroker.cancel_job")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return KeysetChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        return find_jobs(queryset, search_term.strip()), False
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        shown = {
+            "title": f"Jobs of tenant {current_tenant()}",
+            "may_redrive": self.has_retry_permission(request),
+        }
+        return super().changelist_view(request, {**shown, **(extra_context or {})})
+
+    def get_urls(self) -> list[URLPattern]:
+        own: dict[str, Callable[..., HttpResponse]] = {
+            "redrive/": self.redrive_view,
+            "<uuid:job_id>/retry/": require_POST(self.retry_view),
+            "<uuid:job_id>/cancel/": self.cancel_view,
+        }
+        return self.own_urls(own) + super().get_urls()
+
+    # -------------------------------------------------------------- one job
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            story = reports.read_story(UUID(unquote(object_id)), using=broker_alias())
+        except ValueError:
+            story = None
+        if story is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+        status = story.job.status
+        return self.page(
+            request,
+            "job/detail.html",
+            f"{story.job.job_type} {story.job.id}",
+            **describe_job(story, now=database_time(using=broker_alias())),
+            may_retry=status in RETRYABLE and self.has_retry_permission(request),
+            may_cancel=status in LIVE
+            and not story.job.cancel_requested_at
+            and self.has_cancel_permission(request),
+        )
+
+    def retry_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        """Retry one job, with one attempt more or with as many as were declared."""
+        if not self.has_retry_permission(request):
+            raise PermissionDenied
+        self._retry(request, [job_id], attempts=None if request.POST.get("attempts") == "declared" else 1)
+        return redirect("admin:pgbroker_job_change", job_id)
+
+    def cancel_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        """Ask, then cancel one job."""
+        back = reverse("admin:pgbroker_job_change", args=[job_id])
+        return self._confirm_cancel(request, [job_id], back) or HttpResponseRedirect(back)
+
+    # -------------------------------------------------------------- actions
+
+    @admin.action(description="Retry selected jobs", permissions=["retry"])
+    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        self._retry(request, list(queryset.values_list("pk", flat=True)[:ACTION_MAX]), attempts=1)
+
+    @admin.action(description="Cancel selected jobs…", permissions=["cancel"])
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        return self._confirm_cancel(
+            request, list(queryset.values_list("pk", flat=True)[:ACTION_MAX]), request.get_full_path()
+        )
+
+    @admin.action(description="Redrive all dead letters of this filter…", permissions=["retry"])
+    def redrive_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        chosen = urlencode(filter_by_name(request.GET))
+        return HttpResponseRedirect(f"{reverse('admin:pgbroker_job_redrive')}?{chosen}")
+
+    def _retry(self, request: HttpRequest, ids: Sequence[UUID], *, attempts: int | None) -> None:
+        answers = retry_many(ids, attempts=attempts, using=broker_alias())
+        control.wake_queues(answers, using=broker_alias())
+        self.log(request, [each.job_id for each in answers if each.outcome == "retried"], "Retried.")
+        self._tell(request, ids, answers, {
+            "retried": "ready again",
+            "unchanged": "left alone: not failed, dead-lettered or cancelled",
+            "key_held_by_newer_job": "left alone: a newer job holds the idempotency key",
+        })  # fmt: skip
+
+    def _confirm_cancel(self, request: HttpRequest, ids: Sequence[UUID], back: str) -> HttpResponse | None:
+        """Show what would be cancelled; with the confirmation do it and return None."""
+        if not self.has_cancel_permission(request):
+            raise PermissionDenied
+        form = ReasonForm(request.POST if request.POST.get("confirmed") else None)
+        if not (request.method == "POST" and form.is_bound and form.is_valid()):
+            return self.page(
+                request, "confirm.html", "Cancel jobs?", form=form, back=back, button="Yes, cancel",
+                question=f"{len(ids)} {'job' if len(ids) == 1 else 'jobs'} will be cancelled. "
+                "A running job is asked to stop; it ends cancelled, whatever it then reports.",
+                items=ids[:20], more=max(0, len(ids) - 20),
+                hidden=[("action", "cancel_selected"), *((ACTION_CHECKBOX_NAME, each) for each in ids)],
+            )  # fmt: skip
+        answers = cancel_many(
+            ids, reason=form.cleaned_data["reason"], by=request.user.get_username(), using=broker_alias()
+        )
+        for outcome, what in (("cancelled", "Cancelled."), ("requested", "Asked to stop.")):
+            self.log(request, [each.job_id for each in answers if each.outcome == outcome], what)
+        self._tell(request, ids, answers, {
+            "cancelled": "cancelled",
+            "requested": "running and asked to stop",
+            "unchanged": "left alone: ended already",
+        })  # fmt: skip
+        return None
+
+    def _tell(
+        self, request: HttpRequest, ids: Sequence[UUID], answers: Sequence[Any], words: dict[str, str]
+    ) -> None:
+        for outcome, meaning in words.items():
+            if count := len([each for each in answers if each.outcome == outcome]):
+                level = messages.WARNING if meaning.startswith("left") else messages.SUCCESS
+                self.message_user(request, f"{count} {'job' if count == 1 else 'jobs'} {meaning}.", level)
+        if missing := len(ids) - len(answers):
+            self.message_user(request, f"{missing} not found in tenant {current_tenant()}.", messages.WARNING)
+
+    def redrive_view(self, request: HttpRequest) -> HttpResponse:
+        """Say how many ended jobs match, then retry them, at most REDRIVE_MAX at once."""
+        if not self.has_retry_permission(request):
+            raise PermissionDenied
+        asked = request.POST if request.method == "POST" else request.GET
+        given = {"status": "dead_letter", **asked.dict()}
+        alias = broker_alias()
+        form = RedriveForm(given, using=alias)
+        if request.method != "POST" or not form.is_valid():
+            count = reports.count_ended(**form.narrowed(), using=alias) if form.is_valid() else 0
+            most = f" This takes the oldest {REDRIVE_MAX}." if count > REDRIVE_MAX else ""
+            return self.page(
+                request, "redrive.html", "Redrive ended jobs", form=form, count=count,
+                question=f"{bounded(count)} {given['status']} jobs match.{most}",
+            )  # fmt: skip
+        answers = [
+            each
+            for page in control.redrive_pages(**form.narrowed(), limit=REDRIVE_MAX, using=alias)
+            for each in page
+        ]
+        self.log(request, [each.job_id for each in answers if each.outcome == "retried"], "Redriven.")
+        self._tell(request, [each.job_id for each in answers], answers, {
+            "retried": "ready again", "key_held_by_newer_job": "left alone: a newer job holds the idempotency key",
+        })  # fmt: skip
+        if not answers:
+            self.message_user(request, "No job matched any more.", messages.WARNING)
+        return redirect("admin:pgbroker_job_changelist")
+
+
+def depth_column(name: str) -> Callable[[Queue], str]:
+    """Make a column of bounded counts."""
+
+    @admin.display(description=name.replace("_", " "))
+    def show(queue: Any) -> str:
+        return reports.at_most(queue.depth.counts[name])
+
+    return show
+
+
+@admin.register(Queue)
+class QueueAdmin(LookOnly):
+    """Queues: how deep, paused or not; with permission, pause and resume, ageing and lease."""
+
+    form = QueueForm
+    change_form_template = "admin/pgbroker/queue/change_form.html"
+    list_display = ("name", *map(depth_column, reports.COUNTED), "shown_oldest", "shown_pause",
+                    "ageing_seconds", "lease_seconds")  # fmt: skip
+    sortable_by = ()
+    actions = ("pause_selected", "resume_selected")
+
+    has_add_permission = admin.ModelAdmin.has_add_permission
+    has_change_permission = admin.ModelAdmin.has_change_permission
+
+    @admin.display(description="oldest ready")
+    def shown_oldest(self, queue: Any) -> str:
+        seconds = queue.depth.oldest_ready_seconds
+        return "-" if seconds is None else f"{seconds:.0f} s"
+
+    @admin.display(description="state")
+    def shown_pause(self, queue: Any) -> SafeString:
+        return badge("paused") if any(pause.tenant is None for pause in queue.pauses) else badge("open")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return QueueChangeList
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return ("name",) if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        if not change:
+            obj.pk = declare_queues([obj.name], using=broker_alias())[0].id
+        configure_queue(
+            obj.name, ageing_seconds=obj.ageing_seconds, lease_seconds=obj.lease_seconds, using=broker_alias()
+        )
+
+    def get_urls(self) -> list[URLPattern]:
+        own = {
+            "<int:queue_id>/pause/": require_POST(partial(self.pause_view, "pause")),
+            "<int:queue_id>/resume/": require_POST(partial(self.pause_view, "resume")),
+        }
+        return self.own_urls(own) + super().get_urls()
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        queue = kwargs.get("obj")
+        if queue is not None:
+            minutes = reports.list_minutes(minutes=CHART_MINUTES, queue_id=queue.pk, using=broker_alias())
+            context |= describe_queue(*look_at_queues()(queue.name), minutes)
+            context |= {"pause_form": PauseForm(), "tenant": current_tenant()}
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def pause_view(self, what: str, request: HttpRequest, queue_id: int) -> HttpResponse:
+        """Pause or resume one queue."""
+        queue = self.get_object(request, str(queue_id))
+        if not self.has_change_permission(request, queue):
+            raise PermissionDenied
+        if queue is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(queue_id))  # type: ignore[attr-defined, no-any-return]
+        form = PauseForm(request.POST)
+        chosen = form.cleaned_data if form.is_valid() else {"duration": None, "reason": ""}
+        self._pause_or_resume(request, what, [queue], chosen)
+        return redirect("admin:pgbroker_queue_change", queue_id)
+
+    def _pause_or_resume(
+        self, request: HttpRequest, what: str, queues: Iterable[Queue], chosen: dict[str, Any]
+    ) -> None:
+        alias = broker_alias()
+        for queue in queues:
+            if what == "pause":
+                control.pause(queue=queue.name, by=request.user.get_username(), using=alias, **chosen)
+                told = f"Queue {queue.name} is paused. Running jobs go on."
+            elif control.resume(queue=queue.name, using=alias):
+                told = f"Queue {queue.name} is resumed."
+            else:
+                self.message_user(request, f"Queue {queue.name} was not paused.", messages.WARNING)
+                continue
+            self.log(request, [queue.pk], f"{capfirst(what)}d. {chosen.get('reason', '')}".strip())
+            self.message_user(request, told, messages.SUCCESS)
+
+    @admin.action(description="Pause selected queues until resumed", permissions=["change"])
+    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
+        self._pause_or_resume(request, "pause", queryset, {"duration": None, "reason": ""})
+
+    @admin.action(description="Resume selected queues", permissions=["change"])
+    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
+        self._pause_or_resume(request, "resume", queryset, {})
+
+
+@admin.register(Worker)
+class WorkerAdmin(LookOnly):
+    """Worker processes, and whether they live, by the database's clock."""
+
+    list_display = (
+        "name",
+        "shown_state",
+        "host",
+        "pid",
+        "slots",
+        "running",
+        "held",
+        "shown_queues",
+        "heartbeat_at",
+        "started_at",
+    )
+    ordering = ("-started_at",)
+    sortable_by = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        state = Case(
+            When(stopped_at__isnull=False, then=Value("stopped")),
+            When(expires_at__lte=Now(), then=Value("silent")),
+            When(draining_at__isnull=False, then=Value("draining")),
+            default=Value("alive"),
+            output_field=CharField(),
+        )
+        found: QuerySet[Any] = self.rows(request).annotate(state=state)
+        return found
+
+    @admin.display(description="state")
+    def shown_state(self, worker: Any) -> SafeString:
+        return badge(worker.state)
+
+    @admin.display(description="queues")
+    def shown_queues(self, worker: Worker) -> str:
+        return ", ".join(worker.queues)
+
+
+@admin.register(JobType)
+class JobTypeAdmin(LookOnly):
+    """Job types, as code declared them last."""
+
+    list_display = ("name", "version", "aliases", "last_seen_at")
+    sortable_by = ()

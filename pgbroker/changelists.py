@@ -1,0 +1,192 @@
+"""How the admin lists: the filters, a page by keyset, and rows with what is cheap to know of them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
+from django.urls import URLPattern, path
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from pgbroker import reports
+from pgbroker.conf import settings
+from pgbroker.lifecycle.declare import list_queues
+from pgbroker.models import Idempotency, JobType
+from pgbroker.states import Status
+from pgbroker.tenancy import current_tenant
+
+
+def broker_alias() -> str:
+    """Return the alias whose jobs the admin shows."""
+    return settings().DATABASES[0]
+
+
+def badge(word: str) -> SafeString:
+    """Show a status in its colour."""
+    return format_html('<span class="pgb-badge pgb-{}">{}</span>', word, word.replace("_", " "))
+
+
+class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows that code and processes make: nobody adds, changes or deletes one here."""
+
+    class Media:
+        css = {"all": ["pgbroker/admin.css"]}
+
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return self.rows(request)
+
+    def rows(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows of the request's tenant, or all where no tenant owns them."""
+        found: QuerySet[Any] = super().get_queryset(request).using(broker_alias())
+        return found
+
+    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
+        """Render a page of this model's own."""
+        shared = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        return render(
+            request,
+            f"admin/pgbroker/{template}",
+            {**shared, "title": title, "tenant": current_tenant(), **context},
+        )
+
+    def own_urls(self, views: Mapping[str, Callable[..., HttpResponse]]) -> list[URLPattern]:
+        """Make URLs of `name/` (of the list) and `<id>/name/`; each is named after its view."""
+        return [
+            path(
+                route,
+                self.admin_site.admin_view(view),
+                name=f"pgbroker_{self.opts.model_name}_{route.strip('/').rpartition('/')[2]}",
+            )
+            for route, view in views.items()
+        ]
+
+    def log(self, request: HttpRequest, ids: Iterable[Any], what: str) -> None:
+        """Record who did it, a row a job."""
+        objects = [self.model(pk=each) for each in ids]
+        if objects:
+            LogEntry.objects.log_actions(request.user.pk, objects, CHANGE, what)  # type: ignore[arg-type]
+
+
+class ByName(admin.SimpleListFilter):
+    """A filter whose choices come from a small table: never `distinct` over the jobs."""
+
+    column = ""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(number), name) for number, name in self.names()]
+
+    def names(self) -> Iterable[tuple[int, str]]:
+        """List numbers and names."""
+        raise NotImplementedError
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        known = {number for number, _ in self.lookup_choices}
+        return queryset.filter(**{self.column: int(self.value() or 0)}) if self.value() in known else queryset
+
+
+class ByStatus(ByName):
+    title, parameter_name, column = "status", "status", "status"
+
+    def names(self) -> Iterable[tuple[int, str]]:
+        return [(int(status), status.label.replace("_", " ")) for status in Status]
+
+
+class ByQueue(ByName):
+    title, parameter_name, column = "queue", "queue", "queue_id"
+
+    def names(self) -> Iterable[tuple[int, str]]:
+        return [(queue.id, queue.name) for queue in list_queues(using=broker_alias())]
+
+
+class ByType(ByName):
+    title, parameter_name, column = "type", "type", "job_type_id"
+
+    def names(self) -> Iterable[tuple[int, str]]:
+        return JobType.objects.using(broker_alias()).order_by("name").values_list("id", "name")
+
+
+class KeysetChangeList(ChangeList):
+    """One page and whether there is more. `p` is not a number here but the last id of the page before."""
+
+    def get_queryset(
+        self, request: HttpRequest, exclude_parameters: list[str | None] | None = None
+    ) -> QuerySet[Any]:
+        queryset = super().get_queryset(request, exclude_parameters)
+        try:
+            after = UUID(request.GET.get(PAGE_VAR, ""))
+        except ValueError:
+            return queryset
+        return queryset.filter(pk__lt=after)
+
+    def get_results(self, request: HttpRequest) -> None:
+        rows = list(self.queryset[: self.list_per_page + 1])
+        self.result_list = rows[: self.list_per_page]
+        more = len(rows) > self.list_per_page
+        self.next_page = self.get_query_string({PAGE_VAR: str(rows[-2].pk)}) if more else None
+        self.first_page = self.get_query_string(remove=[PAGE_VAR]) if PAGE_VAR in request.GET else None
+        self.result_count = self.full_result_count = len(self.result_list)
+        self.show_full_result_count = self.can_show_all = self.multi_page = False
+        self.show_admin_actions = True
+
+
+class QueueChangeList(ChangeList):
+    """Queues with their depths and pauses: two statements for all of them."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        look = look_at_queues()
+        for queue in self.result_list:
+            queue.depth, queue.pauses = look(queue.name)
+
+
+def look_at_queues() -> Callable[[str], tuple[reports.QueueDepth | None, list[reports.PauseLine]]]:
+    """Read depths and pauses of all queues and return how to find one's."""
+    depths = {depth.queue: depth for depth in reports.list_depths(using=broker_alias())}
+    pauses: dict[str | None, list[reports.PauseLine]] = defaultdict(list)
+    for pause in reports.list_pauses(using=broker_alias()):
+        if pause.tenant in (None, current_tenant()):
+            pauses[pause.queue].append(pause)
+    return lambda name: (depths.get(name), pauses[name])
+
+
+def find_jobs(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
+    """Find a job by its exact id, or by the idempotency key it holds."""
+    if not term:
+        return queryset
+    try:
+        return queryset.filter(pk=UUID(term))
+    except ValueError:
+        # The primary key of the keys begins with tenant and type: naming all types makes it serve.
+        types = list(JobType.objects.using(broker_alias()).values_list("id", flat=True))
+        holders = Idempotency.objects.using(broker_alias()).filter(job_type_id__in=types, key=term)
+        return queryset.filter(pk__in=list(holders.values_list("job_id", flat=True)))
+
+
+def filter_by_name(chosen: QueryDict) -> dict[str, str]:
+    """Translate the filters of a list of jobs to names, as the form of a redrive takes them."""
+    queues = {str(queue.id): queue.name for queue in list_queues(using=broker_alias())}
+    types = {str(each.pk): each.name for each in JobType.objects.using(broker_alias())}
+    found = {
+        "queue": queues.get(chosen.get("queue", "")),
+        "job_type": types.get(chosen.get("type", "")),
+    }
+    return {name: value for name, value in found.items() if value}
