@@ -288,8 +288,9 @@ def scope_statement(
     ):
         setter.execute(before, setter_parameters)
         answer = execute(query, parameters, many, context)
-        if inside:
-            restorer.execute(_RESTORE)
+        # Deferred constraints (all of Django's foreign keys) are checked before the implicit commit: an error
+        # at the commit itself leaves the connection dead.
+        restorer.execute(_RESTORE if inside else "set constraints all immediate")
     return answer
 
 

@@ -1,0 +1,198 @@
+"""The guards: whatever no verb does is refused by the database, whoever tries it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+
+from pgbroker.models import Execution, Job, JobEvent, JobPayload
+from pgbroker.models.triggers import ERRCODE
+from pgbroker.states import ENTRY, LIVE, TERMINAL, TRANSITIONS, Status, legal_pairs
+from tests.factories import JobFactory
+from tests.support.jobs import (
+    WORKER,
+    claim_one,
+    completed,
+    enqueue_one,
+    queue_id,
+    settle_one,
+    status,
+    type_id,
+)
+
+pytestmark = pytest.mark.django_db
+LEGAL = set(legal_pairs())
+PAIRS = [pair for pair in itertools.product(Status, Status) if pair[0] != pair[1]]
+
+# What the constraints ask of a row in a state; the guards are asked on top of it.
+CONSISTENT = """
+    status = %(status)s::smallint,
+    worker_id = case when %(status)s = 3 then %(worker)s::uuid end,
+    lease_expires_at = case when %(status)s = 3 then statement_timestamp() end,
+    available_at = case when %(status)s = 0 then statement_timestamp() end,
+    ready_at = case when %(status)s in (2, 3) then statement_timestamp() else ready_at end,
+    finished_at = case when %(status)s >= 10 then statement_timestamp() end
+"""
+
+
+def run(sql: str, parameters: object = None) -> int:
+    """Run a statement as anybody in psql might; returns how many rows it touched."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.rowcount
+
+
+def refused(sql: str, parameters: object = None) -> str:
+    """Run a statement that a guard must refuse; returns the guard's sentence."""
+    with pytest.raises(DatabaseError) as caught:
+        run(sql, parameters)
+    assert caught.value.__cause__.sqlstate == ERRCODE == "PB002"
+    assert caught.value.__cause__.diag.message_hint
+    return caught.value.__cause__.diag.message_primary
+
+
+def names(pair: tuple[Status, Status]) -> str:
+    return f"{pair[0].label}-{pair[1].label}"
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_a_change_of_status_passes_exactly_if_some_verb_makes_it(pair):
+    old, new = pair
+    job = JobFactory(**{old.label: True}, history=None)
+    sql = f"update pgbroker.job set {CONSISTENT} where id = %(id)s"
+    parameters = {"status": int(new), "worker": WORKER, "id": job.pk}
+
+    if pair in LEGAL:
+        assert run(sql, parameters) == 1
+        assert status(job.pk) == new
+    else:
+        assert "no verb" in refused(sql, parameters)
+        assert status(job.pk) == old
+
+
+def test_the_table_of_transitions_has_every_status_and_no_way_out_but_a_retry():
+    pairs = {pair for pairs in TRANSITIONS.values() for pair in pairs}
+
+    assert {status for pair in pairs for status in pair} == set(Status)
+    assert {old for old, new in pairs if old in TERMINAL} == {
+        Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED,
+    }  # fmt: skip
+    assert all(old != new for old, new in pairs)
+
+
+@pytest.mark.parametrize("state", list(Status), ids=lambda each: each.label)
+def test_a_job_begins_scheduled_waiting_or_ready_and_nothing_else(state):
+    columns = "insert into pgbroker.job (id, queue_id, job_type_id, status, worker_id, lease_expires_at, available_at, ready_at, finished_at)"
+    sql = f"""{columns} select gen_random_uuid(), %(queue)s, %(type)s, %(status)s::smallint,
+        case when %(status)s = 3 then %(worker)s::uuid end,
+        case when %(status)s = 3 then statement_timestamp() end,
+        case when %(status)s = 0 then statement_timestamp() end,
+        statement_timestamp(),
+        case when %(status)s >= 10 then statement_timestamp() end"""
+    parameters = {"queue": queue_id(), "type": type_id(), "status": int(state), "worker": WORKER}
+
+    if state in ENTRY:
+        assert run(sql, parameters) == 1
+    else:
+        assert "begins" in refused(sql, parameters)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "attempt_count = attempt_count - 1",
+        "max_attempts = max_attempts - 1",
+        "crash_count = crash_count - 1",
+        "lease_token = lease_token - 1",
+        "declared_attempts = declared_attempts + 1",
+        "tenant_id = 'other'",
+        "job_type_id = job_type_id + 1",
+        "created_at = created_at + interval '1 s'",
+        "id = gen_random_uuid()",
+    ],
+)
+def test_counts_and_tokens_only_rise_and_what_makes_a_job_the_job_it_is_never_changes(change):
+    job = JobFactory(attempt_count=2, crash_count=1, lease_token=2)
+
+    assert "only rise" in refused(
+        f"select set_config('pgbroker.scope', 'all', true); update pgbroker.job set {change} where id = '{job.pk}'"
+    )
+    assert run("update pgbroker.job set attempt_count = attempt_count + 1 where id = %s", [job.pk]) == 1
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL), ids=lambda each: each.label)
+def test_a_job_that_has_ended_does_not_change(state):
+    job = JobFactory(**{state.label: True})
+
+    for change in ("priority = 1", "finished_at = statement_timestamp()", "status = status"):
+        assert "ended" in refused(f"update pgbroker.job set {change} where id = %s", [job.pk])
+
+
+@pytest.mark.parametrize("state", list(Status), ids=lambda each: each.label)
+def test_only_a_job_that_is_over_can_be_deleted(state):
+    job = JobFactory(**{state.label: True}, history=None)
+    delete = "delete from pgbroker.job where id = %s"
+
+    if state in LIVE:
+        assert "never deleted" in refused(delete, [job.pk])
+    else:
+        assert run(delete, [job.pk]) == 1
+
+
+def test_history_and_payloads_are_written_once():
+    enqueue_one()
+    settle_one(completed(claim_one()))
+
+    assert refused("update pgbroker.execution set state = 2") == "pgbroker: execution is append-only"
+    assert refused("delete from pgbroker.execution") == "pgbroker: execution is append-only"
+    assert refused("update pgbroker.job_event set event = 11") == "pgbroker: job_event is append-only"
+    assert refused("delete from pgbroker.job_event") == "pgbroker: job_event is append-only"
+    assert refused("update pgbroker.job_payload set args = '{}'") == "pgbroker: job_payload is written once"
+    assert (Execution.objects.count(), JobEvent.objects.count(), JobPayload.objects.count()) == (1, 1, 1)
+
+
+def test_history_is_guarded_in_its_partitions_too():
+    enqueue_one()
+    settle_one(completed(claim_one()))
+    with connection.cursor() as cursor:
+        cursor.execute("select tableoid::regclass::text from pgbroker.execution")
+        (partition,) = cursor.fetchone()
+
+    assert partition != "pgbroker.execution"
+    assert "append-only" in refused(f"delete from {partition}")
+    assert "append-only" in refused(f"update {partition} set state = 2")
+
+
+def test_queues_and_types_are_never_deleted():
+    queue_id("other"), type_id()
+
+    assert "queue" in refused("delete from pgbroker.queue")
+    assert "job_type" in refused("delete from pgbroker.job_type")
+
+
+def test_the_orm_meets_the_same_guards():
+    job = JobFactory(completed=True)
+
+    with pytest.raises(DatabaseError, match="ended"), transaction.atomic():
+        Job.objects.filter(pk=job.pk).update(priority=1)
+
+
+def test_the_functions_of_the_guards_live_in_the_schema_and_nothing_is_left_in_public():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select n.nspname, p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace "
+            "where p.proname like '%pgtrigger%'"
+        )
+        functions = cursor.fetchall()
+        cursor.execute(
+            "select t.tgname, n.nspname from pg_trigger t join pg_proc p on p.oid = t.tgfoid "
+            "join pg_namespace n on n.oid = p.pronamespace join pg_class c on c.oid = t.tgrelid "
+            "where c.relnamespace = 'pgbroker'::regnamespace and not t.tgisinternal"
+        )
+        triggers = cursor.fetchall()
+
+    assert len(functions) > 10
+    assert {schema for schema, _ in functions} == {"pgbroker"}
+    assert {schema for _, schema in triggers} == {"pgbroker"}
