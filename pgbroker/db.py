@@ -41,6 +41,7 @@ REPEATS = 5
 _PLAN = (
     "set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'off', true), "
     "set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), "
+    "set_config('enable_bitmapscan', 'off', true), "
     "set_config('jit', 'off', true)"
 )
 # Remember what was set before, for callers' transactions; evaluated left to right, in one statement.

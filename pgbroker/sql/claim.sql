@@ -23,6 +23,9 @@
 -- dead index entries a held snapshot keeps; an empty hint reads from the very start. Lanes come from
 -- queue_priority, so that a priority never seen before is claimed at once.
 --
+-- coalesce hides the pauses from the planner: where all jobs are of one type it takes "another type than ..."
+-- for "none at all", expects one row, and would rather collect and sort the whole backlog (2 s at a million).
+--
 -- Beyond the idle slots only quick types are taken, and no fragile job (it crashed a worker, or this is its
 -- last attempt): held behind others it could be lost to somebody else's crash.
 with lane as materialized (
@@ -78,18 +81,24 @@ taken as (
                   and job.priority = lane.priority
                   and (job.ready_at, job.id) > (lane.since, lane.since_id)
                   and (job.deadline_at is null or job.deadline_at > statement_timestamp())
-                  and job.job_type_id <> all (array(
-                      select pause.job_type_id
-                      from pgbroker.pause
-                      where pause.kind = 'job_type'
-                        and (pause.until is null or pause.until > statement_timestamp())
-                  ))
-                  and job.tenant_id <> all (array(
-                      select pause.tenant
-                      from pgbroker.pause
-                      where (pause.kind = 'tenant' or pause.kind = 'queue_tenant' and pause.queue_id = %(queue_id)s)
-                        and (pause.until is null or pause.until > statement_timestamp())
-                  ))
+                  and coalesce(
+                      job.job_type_id <> all (array(
+                          select pause.job_type_id
+                          from pgbroker.pause
+                          where pause.kind = 'job_type'
+                            and (pause.until is null or pause.until > statement_timestamp())
+                      )),
+                      true
+                  )
+                  and coalesce(
+                      job.tenant_id <> all (array(
+                          select pause.tenant
+                          from pgbroker.pause
+                          where (pause.kind = 'tenant' or pause.kind = 'queue_tenant' and pause.queue_id = %(queue_id)s)
+                            and (pause.until is null or pause.until > statement_timestamp())
+                      )),
+                      true
+                  )
                 order by job.ready_at, job.id
                 limit %(limit)s
                 for no key update skip locked
