@@ -8,6 +8,7 @@ from django.db.models import Expression, F
 from django.db.models.functions import ASin, Cos, Least, Power, Radians, Sin, Sqrt
 
 EARTH_RADIUS = 6371.0088  # km: the mean radius that the IUGG recommends
+KILOMETRES_IN_A_DEGREE = math.pi * EARTH_RADIUS / 180  # of latitude
 
 
 def kilometres(latitude: float, longitude: float, other_latitude: float, other_longitude: float) -> float:

@@ -16,11 +16,13 @@ from django.db.models import Avg, Count, Max, Min
 
 from pgbroker import Backoff, Discard, JobContext, Snooze, job
 from testproject.airports import dataset
-from testproject.airports.geodesy import kilometres, kilometres_from
+from testproject.airports.geodesy import KILOMETRES_IN_A_DEGREE, kilometres, kilometres_from
 from testproject.airports.models import Airport, Cabin, Check, Country, Neighbour, Quote, Report, Unit
 
 IMPORTED = ["iata", "name", "city", "region", "country", "elevation", "latitude", "longitude", "time_zone"]
 METRES_IN_A_FOOT = Decimal("0.3048")
+# Half the width, in latitude, of where neighbours are looked for first.
+BELT_DEGREES = 1.0
 # The civil clock may lead the sun: by three hours in the west of China, nowhere by more.
 MOST_HOURS_FROM_THE_SUN = 3.0
 
@@ -107,13 +109,7 @@ def _airport(icao: str) -> Airport:
 def nearest_neighbours(icao: str, count: int = 5) -> list[str]:
     """Find and store the *count* airports of the same country that are nearest, nearest first."""
     airport = _airport(icao)
-    nearest = list(
-        Airport.objects.filter(country=airport.country_id)
-        .exclude(icao=icao)
-        .annotate(away=kilometres_from(airport.latitude, airport.longitude))
-        .order_by("away", "icao")
-        .values_list("icao", "away")[:count]
-    )
+    nearest = _nearest(airport, count)
     Neighbour.objects.bulk_create(
         (
             Neighbour(airport=airport, rank=rank, other_id=other, kilometres=away)
@@ -124,6 +120,20 @@ def nearest_neighbours(icao: str, count: int = 5) -> list[str]:
         update_fields=["other", "kilometres"],
     )
     return [other for other, _ in nearest]
+
+
+def _nearest(airport: Airport, count: int) -> list[tuple[str, float]]:
+    """Look along the airport's parallel first, which an index serves: what is beyond is farther than the belt."""
+    others = Airport.objects.filter(country=airport.country_id).exclude(icao=airport.icao)
+    belt = others.filter(latitude__range=(airport.latitude - BELT_DEGREES, airport.latitude + BELT_DEGREES))
+    away = kilometres_from(airport.latitude, airport.longitude)
+    found: list[tuple[str, float]] = []
+    for candidates in (belt, others):
+        ranked = candidates.annotate(away=away).order_by("away", "icao")
+        found = list(ranked.values_list("icao", "away")[:count])
+        if len(found) == count and found[-1][1] <= BELT_DEGREES * KILOMETRES_IN_A_DEGREE:
+            break
+    return found
 
 
 @job(queue_name="airports", takes_context=True)
@@ -218,8 +228,10 @@ def slow_summary(context: JobContext, country: str, seconds: float) -> dict[str,
     """
     airports = Airport.objects.filter(country=country)
     zones = list(airports.order_by("time_zone").values_list("time_zone", flat=True).distinct())
+    if not zones:
+        raise Snooze(0.5, f"no airport of {country} is imported yet")
     summary = {}
-    pause = seconds / max(len(zones), 1)
+    pause = seconds / len(zones)
     for zone in zones:
         summary[zone] = airports.filter(time_zone=zone).count()
         if context.wait(pause):

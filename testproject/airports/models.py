@@ -51,6 +51,7 @@ class Airport(models.Model):
 
     class Meta:
         ordering: ClassVar = ["icao"]
+        indexes: ClassVar = [models.Index(fields=["country", "latitude"], name="airports_country_latitude")]
 
     def __str__(self) -> str:
         return f"{self.icao} {self.name}"

@@ -135,6 +135,21 @@ def test_the_nearest_airports_of_the_same_country_are_stored_nearest_first():
     assert 340 < measured < 360
 
 
+def test_neighbours_are_the_same_from_a_narrow_look_and_from_a_wide_one():
+    jobs.import_airports.func(dataset.edition(), 0, 1500)
+
+    for icao in Airport.objects.filter(country="CA").values_list("icao", flat=True)[:300:20]:
+        found = jobs.nearest_neighbours.func(icao, count=3)
+
+        here = Airport.objects.get(icao=icao)
+        others = Airport.objects.filter(country="CA").exclude(icao=icao)
+        away = {
+            other.icao: kilometres(here.latitude, here.longitude, other.latitude, other.longitude)
+            for other in others
+        }
+        assert found == sorted(away, key=lambda other: (away[other], other))[:3]
+
+
 def test_a_quote_has_the_price_of_its_typed_arguments_and_the_tenant_that_asked():
     store("FACT", "FAGG")
     with tenant_context("acme"):
