@@ -19,6 +19,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -60,8 +61,7 @@ class JobAdmin(LookOnly):
     """Jobs of the request's tenant, newest first."""
 
     list_display = (
-        "id",
-        "job_type",
+        "shown_job",
         "queue",
         "shown_status",
         "shown_attempts",
@@ -77,6 +77,10 @@ class JobAdmin(LookOnly):
     search_fields = ("id",)
     search_help_text = "The exact id of a job, or the exact idempotency key that it holds."
     actions = ("retry_selected", "cancel_selected", "redrive_selected")
+
+    @admin.display(description="job")
+    def shown_job(self, job: Job) -> SafeString:
+        return format_html('{}<span class="pgb-id">{}</span>', job.job_type.name, job.pk)
 
     @admin.display(description="status")
     def shown_status(self, job: Job) -> SafeString:
@@ -101,9 +105,7 @@ class JobAdmin(LookOnly):
     ) -> tuple[QuerySet[Job], bool]:
         return find_jobs(queryset, search_term.strip()), False
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         shown = {
             "title": f"Jobs of tenant {current_tenant()}",
             "may_redrive": self.has_retry_permission(request),
@@ -121,11 +123,7 @@ class JobAdmin(LookOnly):
     # -------------------------------------------------------------- one job
 
     def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -234,7 +232,7 @@ class JobAdmin(LookOnly):
             most = f" This takes the oldest {REDRIVE_MAX}." if count > REDRIVE_MAX else ""
             return self.page(
                 request, "redrive.html", "Redrive ended jobs", form=form, count=count,
-                question=f"{bounded(count)} {given['status']} jobs match.{most}",
+                question=f"{bounded(count)} jobs match.{most}",
             )  # fmt: skip
         answers = [
             each
@@ -268,6 +266,7 @@ class QueueAdmin(LookOnly):
     change_form_template = "admin/pgbroker/queue/change_form.html"
     list_display = ("name", *map(depth_column, reports.COUNTED), "shown_oldest", "shown_pause",
                     "ageing_seconds", "lease_seconds")  # fmt: skip
+    fields = ("name", "ageing_seconds", "lease_seconds")
     sortable_by = ()
     actions = ("pause_selected", "resume_selected")
 

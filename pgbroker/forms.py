@@ -32,7 +32,7 @@ class ReasonForm(forms.Form):
 class PauseForm(ReasonForm):
     """How long to pause, and why."""
 
-    duration = forms.ChoiceField(choices=list(DURATIONS.items()), required=False, label="for")
+    duration = forms.ChoiceField(choices=list(DURATIONS.items()), required=False, label="For")
 
     field_order = ("duration", "reason")
 
@@ -51,7 +51,7 @@ class RedriveForm(forms.Form):
         ]
     )
     queue = forms.ChoiceField(required=False)
-    job_type = forms.ChoiceField(required=False, label="type")
+    job_type = forms.ChoiceField(required=False, label="Type")
     error_code = forms.CharField(required=False, max_length=200)
 
     def __init__(self, *args: Any, using: str, **kwargs: Any) -> None:

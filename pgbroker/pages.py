@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.utils.timezone import localtime
+
 from pgbroker import reports
 from pgbroker.policy.timeline import Bar, place, stack
-from pgbroker.states import TERMINAL, AttemptState, Status
+from pgbroker.states import AttemptState, Status
 
-WIDTH, ROW, GAP, LABEL = 760, 22, 6, 190
+WIDTH, ROW, GAP, LABEL = 560, 22, 8, 230
 CHART_HEIGHT, STEP = 120, 12
 # Characters of arguments, results, tracebacks and logs that a page shows.
 TEXT_MAX = 100_000
@@ -45,16 +47,17 @@ def describe_job(story: reports.Story, *, now: datetime) -> dict[str, Any]:
         {
             **each._asdict(),
             "state": AttemptState(each.state).label,
+            "state_words": AttemptState(each.state).label.replace("_", " "),
             "traceback": short(each.traceback),
             "log_tail": short(each.log_tail),
         }
-        for each in story.attempts
+        for each in reversed(story.attempts)
     ]
     return {
         "job": job,
         "status": job.status.label,
         "status_words": job.status.label.replace("_", " "),
-        "facts": [(name, value) for name, value in facts if value not in (None, "")],
+        "facts": [(name, _written(value)) for name, value in facts if value not in (None, "")],
         "arguments": pretty({name: job.args.get(name) for name in ("args", "kwargs")}),
         "options": pretty(job.options) if job.options else "",
         "result": pretty(job.result) if job.status == Status.COMPLETED else "",
@@ -62,6 +65,11 @@ def describe_job(story: reports.Story, *, now: datetime) -> dict[str, Any]:
         "moments": reports.moments(story),
         "picture": draw_timeline(story, now=now),
     }
+
+
+def _written(value: Any) -> Any:
+    """Write an instant with its seconds, which Django's formats leave out."""
+    return localtime(value).strftime("%Y-%m-%d %H:%M:%S %Z") if isinstance(value, datetime) else value
 
 
 def describe_queue(
@@ -97,21 +105,10 @@ class Lane:
         """The base line of the label."""
         return self.middle + 4
 
-    @property
-    def text_x(self) -> float:
-        """Where the label begins, or ends: beside the bar, on the side that has room."""
-        return self.bar.x + self.bar.width + GAP if self.anchor == "start" else self.bar.x - GAP
-
-    @property
-    def anchor(self) -> str:
-        """Which end of the label is at *text_x*."""
-        room_right = WIDTH - self.bar.x - self.bar.width
-        return "start" if room_right >= LABEL or room_right >= self.bar.x else "end"
-
 
 @dataclass(frozen=True, slots=True)
 class TimelinePicture:
-    """A job from its enqueueing to its end, or to now."""
+    """A job from its enqueueing to its end, or to its last attempt's; to now while it runs."""
 
     width: int
     height: int
@@ -120,6 +117,16 @@ class TimelinePicture:
     end: datetime
     seconds: float
 
+    @property
+    def labels(self) -> int:
+        """Where the labels begin: beside the bars, which then cannot run through them."""
+        return self.width + GAP
+
+    @property
+    def full_width(self) -> int:
+        """The picture's width with its labels."""
+        return self.width + LABEL
+
 
 def draw_timeline(story: reports.Story, *, now: datetime) -> TimelinePicture | None:
     """Draw a job's attempts; None when there was none."""
@@ -127,7 +134,7 @@ def draw_timeline(story: reports.Story, *, now: datetime) -> TimelinePicture | N
     if not spans:
         return None
     job = story.job
-    last = job.finished_at if job.status in TERMINAL and job.finished_at else now
+    last = now if job.status == Status.RUNNING else job.finished_at or job.created_at
     end = max([last, *(span.end for span in spans if span.end)])
     begin = min([job.created_at, *(span.start for span in spans)])
     bars, waits = place(spans, begin=begin, end=end, width=WIDTH)
