@@ -158,7 +158,7 @@ class Attempt:
                 self.error = error
                 return self._ended(
                     AttemptState.FAILED,
-                    delay=delay,
+                    delay=min(delay, _LONGEST_DELAY),
                     error_code="retry",
                     error=self._bounded(error.reason, settings),
                 )

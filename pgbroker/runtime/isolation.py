@@ -7,7 +7,9 @@ from collections import deque
 from contextvars import ContextVar, Token
 from typing import Any
 
+import psycopg
 from django.db import connections
+from psycopg.pq import TransactionStatus
 
 from pgbroker import correlation
 from pgbroker.runtime.attempt import Attempt
@@ -86,6 +88,7 @@ def clean_connections() -> None:
                 or connection.needs_rollback
                 or connection.get_autocommit() != connection.settings_dict["AUTOCOMMIT"]
                 or connection.errors_occurred
+                or _is_raw_spoilt(connection.connection)
             )
             if spoilt:
                 connection.close()
@@ -97,6 +100,14 @@ def clean_connections() -> None:
         except Exception:
             _log.debug("closing a handler's connection failed", exc_info=True)
             _abandon(connection)
+
+
+def _is_raw_spoilt(raw: Any) -> bool:
+    """Tell whether a driver's connection was closed, or left in a transaction that Django did not begin."""
+    if getattr(raw, "closed", False):
+        return True
+    info = getattr(raw, "info", None)
+    return isinstance(info, psycopg.ConnectionInfo) and info.transaction_status != TransactionStatus.IDLE
 
 
 def _abandon(connection: Any) -> None:
