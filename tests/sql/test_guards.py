@@ -84,7 +84,10 @@ def test_the_table_of_transitions_has_every_status_and_no_way_out_but_a_retry():
 
 @pytest.mark.parametrize("state", list(Status), ids=lambda each: each.label)
 def test_a_job_begins_scheduled_waiting_or_ready_and_nothing_else(state):
-    columns = "insert into pgbroker.job (id, queue_id, job_type_id, status, worker_id, lease_expires_at, available_at, ready_at, finished_at)"
+    columns = (
+        "insert into pgbroker.job (id, queue_id, job_type_id, status, worker_id, lease_expires_at, available_at, "
+        "ready_at, finished_at)"
+    )
     sql = f"""{columns} select gen_random_uuid(), %(queue)s, %(type)s, %(status)s::smallint,
         case when %(status)s = 3 then %(worker)s::uuid end,
         case when %(status)s = 3 then statement_timestamp() end,

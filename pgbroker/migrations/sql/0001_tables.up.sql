@@ -2,8 +2,6 @@
 
 create schema pgbroker;
 revoke all on schema pgbroker from public;
--- Functions are executable by everybody unless this says otherwise.
-alter default privileges in schema pgbroker revoke execute on functions from public;
 
 comment on schema pgbroker is 'pgbroker: jobs, leases, history';
 

@@ -10,9 +10,12 @@
 -- alive to prepare a day. Each new one is made alone, given its policy and a CHECK that proves its range,
 -- and attached: the lock on the parent is short. A range that already has rows in the default partition is
 -- left to it.
+--
+-- It looks with the rows of all tenants: one hidden by row security would pass the check and fail the attach.
 create function pgbroker.ensure_partitions_1(width text, ahead int) returns setof text
 language plpgsql as $function$
 declare
+    scope_before constant text := coalesce(current_setting('pgbroker.scope', true), '');
     parent text;
     time_column text;
     starts timestamptz;
@@ -27,6 +30,7 @@ begin
     if not pg_try_advisory_xact_lock(hashtextextended('pgbroker.ensure_partitions', 0)) then
         return;
     end if;
+    perform set_config('pgbroker.scope', 'all', true);
     for parent, time_column in values ('execution', 'completed_at'), ('job_event', 'occurred_at') loop
         if to_regclass(format('pgbroker.%I', parent || '_default')) is null then
             execute format('create table pgbroker.%I partition of pgbroker.%I default', parent || '_default', parent);
@@ -72,5 +76,6 @@ begin
             return next partition;
         end loop;
     end loop;
+    perform set_config('pgbroker.scope', scope_before, true);
 end
 $function$;
