@@ -19,7 +19,9 @@ def test_the_quickstart_runs(tmp_path: Path) -> None:
         somebody.type("$ django-admin startproject mysite .\n$ python manage.py startapp shop\n", "set-up")
         with (tmp_path / "mysite" / "settings.py").open("a") as settings:
             engine = "django.db.backends.postgresql"
-            settings.write(f'\nDATABASES = {{"default": {{"ENGINE": "{engine}", "NAME": "{somebody.database}"}}}}\n')
+            settings.write(
+                f'\nDATABASES = {{"default": {{"ENGINE": "{engine}", "NAME": "{somebody.database}"}}}}\n'
+            )
         page.parent.mkdir(exist_ok=True)
         page.write_text(quickstart[0])
         try:

@@ -31,7 +31,9 @@ import psycopg
 from django.db import connections
 
 ROOT = Path(__file__).resolve().parents[2]
-FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w{}-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$", re.M | re.S)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w{}-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$", re.M | re.S
+)
 FILE = re.compile(r"# (?P<path>[\w/.-]+\.py)(?P<at_the_end>, at the end)?\n")
 COMMAND_SECONDS, OUTPUT_SECONDS = 60.0, 30.0
 
@@ -123,7 +125,9 @@ class Reader:
     def session(self, body: str, where: str) -> None:
         (settings,) = self.directory.glob("*/settings.py")
         done = self._run(
-            [sys.executable, "-c", SESSION], DJANGO_SETTINGS_MODULE=f"{settings.parent.name}.settings", typed=body
+            [sys.executable, "-c", SESSION],
+            DJANGO_SETTINGS_MODULE=f"{settings.parent.name}.settings",
+            typed=body,
         )
         assert done.returncode == 0, f"{where}\n{done.stdout}"
 
@@ -223,7 +227,11 @@ def _same(expected: list[str], output: str) -> bool:
             return not printed
         if wanted[0] == "…":
             return any(from_here(wanted[1:], printed[start:]) for start in range(len(printed) + 1))
-        return bool(printed) and bool(_pattern(wanted[0]).fullmatch(printed[0])) and from_here(wanted[1:], printed[1:])
+        return (
+            bool(printed)
+            and bool(_pattern(wanted[0]).fullmatch(printed[0]))
+            and from_here(wanted[1:], printed[1:])
+        )
 
     return from_here(expected, [line for line in output.splitlines() if line.strip()])
 
@@ -233,7 +241,9 @@ def _wait_for(expected: list[str], output: Path, where: str) -> None:
     until = time.monotonic() + OUTPUT_SECONDS
     while True:
         lines = iter(output.read_text().splitlines())
-        if all(any(_pattern(wanted).fullmatch(line) for line in lines) for wanted in expected if wanted != "…"):
+        if all(
+            any(_pattern(wanted).fullmatch(line) for line in lines) for wanted in expected if wanted != "…"
+        ):
             return
         assert time.monotonic() < until, f"{where}: waited for {expected}\n{output.read_text()}"
         time.sleep(0.05)

@@ -1,0 +1,44 @@
+"""The tutorial works as it is written, block by block, and the admin shows what it says."""
+
+from __future__ import annotations
+
+import http.cookiejar
+import re
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from docs.generated import DOCS
+from tests.docs.walkthrough import Reader, reader
+
+
+def look_into_the_admin(somebody: Reader) -> str:
+    """Log in and return the list of jobs, with the page of one that was dead."""
+    site = f"http://127.0.0.1:{somebody.port}/admin"
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+
+    def get(path: str, **form: str) -> str:
+        body = urllib.parse.urlencode(form).encode() if form else None
+        with opener.open(f"{site}{path}", body, timeout=30) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', get("/login/"))
+    assert token
+    get("/login/", csrfmiddlewaretoken=token[1], username="me", password="open-sesame", next="/admin/")
+    jobs = get("/pgbroker/job/")
+    newest = re.search(r'href="(/admin)?(/pgbroker/job/[0-9a-f-]{36}/change/)', jobs)
+    assert newest, jobs
+    return jobs + get(newest[2])
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    with reader(tmp_path) as somebody:
+        somebody.follow(DOCS / "tutorial.md")
+        shown = look_into_the_admin(somebody)
+
+    assert "orders.send_receipt" in shown
+    assert "ProviderDown: 503 Service Unavailable" in shown
