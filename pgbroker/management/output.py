@@ -53,9 +53,13 @@ def _cell(value: Any) -> str:
             return f"{value:.1f}"
         case list() | tuple():
             return ",".join(map(str, value)) or "-"
-    # One line a row, and nothing that moves the cursor of a terminal.
-    text = "".join(character if character.isprintable() else " " for character in str(value))
+    text = harmless(str(value), keep="")
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+
+
+def harmless(text: str, *, keep: str = "\n\t") -> str:
+    """Take out what moves the cursor of a terminal or hides text; line breaks stay unless told otherwise."""
+    return "".join(each if each.isprintable() or each in keep else " " for each in text)
 
 
 def pairs(facts: Iterable[tuple[str, Any]]) -> str:
@@ -66,7 +70,9 @@ def pairs(facts: Iterable[tuple[str, Any]]) -> str:
 
 
 def _full(value: Any) -> str:
-    return value.isoformat(sep=" ", timespec="milliseconds") if isinstance(value, datetime) else str(value)
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds")
+    return harmless(str(value), keep="")
 
 
 def ago(seconds: float | None) -> str:

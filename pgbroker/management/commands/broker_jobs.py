@@ -22,7 +22,7 @@ from pgbroker.management.arguments import (
     scope_of,
     teach,
 )
-from pgbroker.management.output import Progress, as_json, pairs, table
+from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.states import RETRYABLE, Status
 
 LIMIT, LIMIT_MAX = 50, 1000
@@ -186,13 +186,17 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         self.stdout.write("\ntimeline")
         for each in told:
             line = f"  {each.at.isoformat(sep=' ', timespec='milliseconds')}  {each.what}"
-            self.stdout.write(f"{line}  {each.detail}" if each.detail else line)
+            self.stdout.write(harmless(f"{line}  {each.detail}" if each.detail else line))
         for attempt in story.attempts:
             text = attempt.traceback or attempt.error
             if text:
-                self.stdout.write(f"\nattempt {attempt.attempt_no}: {attempt.error_code}\n{text.rstrip()}")
+                self.stdout.write(
+                    f"\nattempt {attempt.attempt_no}: {attempt.error_code}\n{harmless(text).rstrip()}"
+                )
             if attempt.log_tail:
-                self.stdout.write(f"\nattempt {attempt.attempt_no}: log\n{attempt.log_tail.rstrip()}")
+                self.stdout.write(
+                    f"\nattempt {attempt.attempt_no}: log\n{harmless(attempt.log_tail).rstrip()}"
+                )
 
     # -------------------------------------------------------------- retry, cancel
 

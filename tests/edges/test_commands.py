@@ -1,0 +1,418 @@
+"""broker_jobs, broker_queues, broker_status: what an operator types and what comes back."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from pgbroker import control, reports
+from pgbroker.models import Pause, Queue
+from pgbroker.states import AttemptState, Status
+from pgbroker.tenancy import tenant_context
+from tests.factories import JobFactory, WorkerFactory
+from tests.support.jobs import (
+    TYPE,
+    alive,
+    claim_one,
+    completed,
+    ended,
+    enqueue_one,
+    failed,
+    queue_id,
+    row,
+    settle_one,
+    status,
+    type_id,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*typed: object, **given: Any) -> str:
+    said = StringIO()
+    call_command(*map(str, typed), stdout=said, stderr=StringIO(), **given)
+    return said.getvalue()
+
+
+def read(*typed: object) -> Any:
+    return json.loads(run(*typed, "--format", "json"))
+
+
+def refused(*typed: object) -> CommandError:
+    with pytest.raises(CommandError) as caught:
+        run(*typed)
+    return caught.value
+
+
+# ------------------------------------------------------------------ jobs
+
+
+def test_jobs_are_listed_of_all_tenants_newest_first():
+    first = enqueue_one()
+    with tenant_context("acme"):
+        second = enqueue_one()
+
+    listed = read("broker_jobs", "list")["jobs"]
+
+    assert [each["id"] for each in listed] == sorted([str(first), str(second)], reverse=True)
+    assert {each["tenant_id"] for each in listed} == {"default", "acme"}
+
+
+def test_a_tenant_narrows_the_list_and_what_can_be_done():
+    enqueue_one()
+    with tenant_context("acme"):
+        other = enqueue_one()
+
+    listed = read("broker_jobs", "list", "--tenant", "acme")["jobs"]
+    error = refused("broker_jobs", "cancel", other, "--tenant", "default")
+
+    assert [each["id"] for each in listed] == [str(other)]
+    assert error.returncode == 1
+    assert status(other) == Status.READY
+
+
+def test_pages_show_every_job_once():
+    made = {str(enqueue_one()) for _ in range(5)}
+    seen, after = [], None
+
+    while True:
+        page = read("broker_jobs", "list", "--limit", 2, *(["--after", after] if after else []))
+        seen += [each["id"] for each in page["jobs"]]
+        after = page["next"]
+        if after is None:
+            break
+
+    assert len(seen) == 5
+    assert set(seen) == made
+
+
+def test_filters_narrow_the_list():
+    wanted = enqueue_one(queue="mail", job_type="tests.mail")
+    enqueue_one()
+    JobFactory(dead_letter=True, queue_id=queue_id("mail"), job_type_id=type_id("tests.mail"))
+
+    listed = read("broker_jobs", "list", "--queue", "mail", "--type", "tests.mail", "--status", "ready")[
+        "jobs"
+    ]
+
+    assert [each["id"] for each in listed] == [str(wanted)]
+
+
+def test_the_table_has_a_line_a_job():
+    job = enqueue_one()
+    settle_one(failed(claim_one(), delay=None))
+
+    lines = run("broker_jobs", "list").splitlines()
+
+    assert lines[0].split() == ["ID", "TYPE", "QUEUE", "TENANT", "STATUS", "ATTEMPTS", "CREATED", "ERROR"]
+    assert str(job) in lines[1]
+    assert "boom" in lines[1]
+
+
+def test_text_of_others_cannot_move_the_cursor():
+    job = enqueue_one()
+    bad = "bad\x1b[2Jtext\r"
+    settle_one(
+        ended(
+            claim_one(),
+            AttemptState.FAILED,
+            error_code=bad,
+            error=bad,
+            traceback=f"first\n{bad}",
+            log_tail=bad,
+        )
+    )
+
+    for text in (run("broker_jobs", "list"), run("broker_jobs", "show", job)):
+        assert "\x1b" not in text
+        assert "\r" not in text
+        assert "bad [2Jtext" in text
+    assert "first\nbad" in run("broker_jobs", "show", job)
+
+
+def test_a_job_is_shown_with_its_timeline():
+    job = enqueue_one(args={"v": 1, "args": [7], "kwargs": {}})
+    settle_one(failed(claim_one(), traceback="Traceback: here", log_tail="the last line"))
+
+    text = run("broker_jobs", "show", job)
+    facts = read("broker_jobs", "show", job)
+
+    for told in ("attempt 1 started", "attempt 1 failed", "Traceback: here", "the last line", '"args": [7]'):
+        assert told in text
+    assert facts["status"] == "scheduled"
+    assert facts["timeline"][0]["what"] == "enqueued"
+    assert facts["executions"][0]["error"] == "it broke"
+
+
+def test_a_retry_tells_what_became_of_each():
+    dead, live, missing = JobFactory(dead_letter=True).pk, enqueue_one(), uuid4()
+
+    said = StringIO()
+    with pytest.raises(CommandError, match="2 of 3 jobs left as they are") as caught:
+        call_command("broker_jobs", "retry", str(dead), str(live), str(missing), "--format=json", stdout=said)
+
+    assert caught.value.returncode == 1
+    assert [each["outcome"] for each in json.loads(said.getvalue())["jobs"]] == [
+        "retried",
+        "unchanged",
+        "job_not_found",
+    ]
+    assert (status(dead), status(live)) == (Status.READY, Status.READY)
+
+
+def test_a_retry_grants_what_was_asked_for():
+    dead = JobFactory(dead_letter=True).pk
+
+    run("broker_jobs", "retry", dead, "--attempts", 3)
+
+    assert row(dead).max_attempts == 8
+
+
+def test_a_cancel_keeps_reason_and_who():
+    job = enqueue_one()
+
+    answer = read("broker_jobs", "cancel", job, "--reason", "wrong month")
+
+    assert answer["jobs"][0]["outcome"] == "cancelled"
+    assert control.get_job(job).reason == "wrong month"
+
+
+def test_a_redrive_looks_first_and_takes_what_matches():
+    dead = [JobFactory(dead_letter=True).pk for _ in range(3)]
+    other = JobFactory(dead_letter=True, job_type_id=type_id("tests.mail")).pk
+    failed_one = JobFactory(failed=True).pk
+
+    looked = read("broker_jobs", "redrive", "--type", TYPE, "--dry-run")
+    assert {status(each) for each in dead} == {Status.DEAD_LETTER}
+    done = read("broker_jobs", "redrive", "--type", TYPE, "--yes")
+
+    assert (looked["matching"], looked["retried"]) == (3, 0)
+    assert done == {"matching": 3, "retried": 3, "refused": 0}
+    assert {status(each) for each in dead} == {Status.READY}
+    assert (status(other), status(failed_one)) == (Status.DEAD_LETTER, Status.FAILED)
+
+
+def test_a_redrive_reaches_all_tenants_but_only_one_when_told():
+    with tenant_context("acme"):
+        theirs = JobFactory(dead_letter=True).pk
+    ours = JobFactory(dead_letter=True).pk
+
+    run("broker_jobs", "redrive", "--tenant", "acme", "--yes")
+    assert (status(theirs), status(ours)) == (Status.READY, Status.DEAD_LETTER)
+    run("broker_jobs", "redrive", "--yes")
+
+    assert status(ours) == Status.READY
+
+
+def test_a_redrive_with_a_limit_stops_there():
+    dead = [JobFactory(dead_letter=True).pk for _ in range(3)]
+
+    answer = read("broker_jobs", "redrive", "--limit", 2, "--yes")
+
+    assert answer["retried"] == 2
+    assert [status(each) for each in dead].count(Status.READY) == 2
+
+
+def test_a_redrive_without_anybody_to_ask_is_refused(monkeypatch):
+    monkeypatch.setattr("sys.stdin", StringIO())
+    dead = JobFactory(dead_letter=True).pk
+
+    error = refused("broker_jobs", "redrive")
+
+    assert error.returncode == 2
+    assert "--yes is missing" in str(error)
+    assert status(dead) == Status.DEAD_LETTER
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("y", Status.READY), ("n", Status.DEAD_LETTER), ("", Status.DEAD_LETTER)]
+)
+def test_a_redrive_asks_who_is_there(monkeypatch, answer, expected):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    dead = JobFactory(dead_letter=True).pk
+
+    if expected == Status.READY:
+        run("broker_jobs", "redrive")
+    else:
+        assert refused("broker_jobs", "redrive").returncode == 1
+
+    assert status(dead) == expected
+
+
+@pytest.mark.parametrize(
+    ("typed", "field"),
+    [
+        (["broker_jobs", "list", "--limit", "0"], "--limit"),
+        (["broker_jobs", "list", "--limit", "1001"], "--limit"),
+        (["broker_jobs", "list", "--limit", "many"], "--limit"),
+        (["broker_jobs", "list", "--after", "xyz"], "--after"),
+        (["broker_jobs", "list", "--queue", "no good"], "--queue"),
+        (["broker_jobs", "show", "xyz"], "ID"),
+        (["broker_jobs", "retry", str(UUID(int=1)), "--attempts", "-1"], "--attempts"),
+        (["broker_jobs", "list", "--database", "nowhere"], "--database"),
+        (["broker_queues", "create", "no good"], "NAME"),
+        (["broker_queues", "pause"], "--queue"),
+        (["broker_queues", "pause", "--type", "a", "--queue", "b"], "--type"),
+        (["broker_queues", "pause", "--queue", "b", "--for", "soon"], "--for"),
+        (["broker_queues", "pause", "--queue", "b", "--for", "0"], "--for"),
+        (["broker_queues", "set", "default"], "--lease-seconds"),
+        (["broker_queues", "set", "default", "--lease-seconds", "2"], "--lease-seconds"),
+        (["broker_status", "--minutes", "0"], "--minutes"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_name_and_code(typed, field):
+    error = refused(*typed)
+
+    assert error.returncode == 2
+    assert str(error).startswith(f"[invalid_option] {field} ")
+
+
+def test_a_bad_tenant_is_refused():
+    error = refused("broker_jobs", "list", "--tenant", "a b")
+
+    assert (error.returncode, str(error).split()[0]) == (2, "[invalid_tenant]")
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    error = refused("broker_jobs", "list", "--limit", "x", "--after", "y", "--tenant", "z z")
+
+    assert len(str(error).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"),
+    [
+        (["broker_jobs", "show", str(UUID(int=7))], "job_not_found"),
+        (["broker_jobs", "list", "--queue", "nowhere"], "unknown_queue"),
+        (["broker_jobs", "redrive", "--type", "no.such", "--yes"], "unknown_job_type"),
+        (["broker_queues", "pause", "--queue", "nowhere"], "unknown_queue"),
+        (["broker_queues", "set", "nowhere", "--lease-seconds", "90"], "unknown_queue"),
+    ],
+)
+def test_what_is_not_there_is_an_error_with_its_code(typed, code):
+    error = refused(*typed)
+
+    assert (error.returncode, str(error).split()[0]) == (1, f"[{code}]")
+
+
+@pytest.mark.parametrize("command", ["broker_jobs", "broker_queues", "broker_status", "broker_worker"])
+def test_help_teaches_by_examples(command, capsys):
+    with pytest.raises(SystemExit):
+        call_command(command, "--help")
+
+    said = capsys.readouterr().out
+    assert "examples:" in said
+    assert f"  manage.py {command}" in said
+
+
+# ------------------------------------------------------------------ queues
+
+
+def test_queues_are_listed_with_depth_age_and_settings():
+    enqueue_one()
+    enqueue_one(available_at="2999-01-01T00:00:00Z")
+    JobFactory(dead_letter=True)
+    JobFactory(running=True)
+
+    queues = {each["queue"]: each for each in read("broker_queues", "list")["queues"]}
+
+    default = queues["default"]
+    assert [default[name] for name in reports.COUNTED] == [1, 1, 1, 0, 1]
+    assert 0 <= default["oldest_ready_seconds"] < 60
+    assert (default["ageing_seconds"], default["lease_seconds"], default["paused"]) == (60, 60, False)
+
+
+def test_a_count_stops_at_its_bound(monkeypatch):
+    monkeypatch.setattr(reports, "BOUND", 2)
+    for _ in range(4):
+        enqueue_one()
+
+    (line,) = [each for each in run("broker_queues", "list").splitlines() if each.startswith("default")]
+
+    assert line.split()[1] == "2+"
+
+
+def test_depths_are_those_of_the_tenant():
+    enqueue_one()
+    with tenant_context("acme"):
+        enqueue_one()
+        enqueue_one()
+
+    def ready(*typed: str) -> int:
+        queues = read("broker_queues", "list", *typed)["queues"]
+        return next(each["ready"] for each in queues if each["queue"] == "default")
+
+    assert (ready(), ready("--tenant", "acme"), ready("--tenant", "nobody")) == (3, 2, 0)
+
+
+def test_a_queue_is_made_paused_changed_and_resumed():
+    run("broker_queues", "create", "mail")
+    run("broker_queues", "pause", "--queue", "mail", "--for", "2h", "--reason", "down")
+    pause = Pause.objects.get()
+    listed = read("broker_queues", "list")
+    run("broker_queues", "set", "mail", "--lease-seconds", "300", "--ageing-seconds", "0")
+    changed = Queue.objects.get(name="mail")
+    run("broker_queues", "set", "mail", "--lease-seconds", "default")
+    run("broker_queues", "resume", "--queue", "mail")
+
+    assert (pause.until - pause.paused_at).total_seconds() == 7200
+    assert [(each["queue"], each["reason"]) for each in listed["pauses"]] == [("mail", "down")]
+    assert (changed.lease_seconds, changed.ageing_seconds) == (300, 0)
+    assert Queue.objects.get(name="mail").lease_seconds is None
+    assert not Pause.objects.exists()
+
+
+def test_a_resume_of_what_is_not_paused_says_so():
+    assert refused("broker_queues", "resume", "--queue", "default").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "seconds"), [("90", 90), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1.5m", 90)]
+)
+def test_a_duration_has_a_unit(typed, seconds):
+    run("broker_queues", "pause", "--tenant", "acme", "--for", typed)
+
+    pause = Pause.objects.get()
+    assert (pause.until - pause.paused_at).total_seconds() == seconds
+
+
+# ------------------------------------------------------------------ status
+
+
+def test_the_status_tells_of_everything():
+    enqueue_one()
+    settle_one(completed(claim_one()))
+    enqueue_one()
+    JobFactory(dead_letter=True)
+    alive()
+    WorkerFactory(silent=True)
+    control.pause(queue="default")
+
+    report = read("broker_status")
+
+    default = next(each for each in report["queues"] if each["queue"] == "default")
+    assert (default["ready"], default["dead_letter"], default["paused"]) == (1, 1, True)
+    assert report["dead_letters"] == 1
+    assert sorted(each["state"] for each in report["workers"]) == ["alive", "silent"]
+    assert report["rates"]["done"] == 1
+    assert report["oldest_ready_seconds"] >= 0
+    assert report["rates"]["mean_run_seconds"] == 0.25
+    text = run("broker_status")
+    assert "dead letters: 1" in text
+    assert "last 5 minutes: 1 done" in text
+
+
+def test_a_tenants_status_does_not_tell_the_rates_of_all():
+    enqueue_one()
+    settle_one(completed(claim_one()))
+
+    report = read("broker_status", "--tenant", "acme")
+
+    assert (report["tenant"], report["rates"]) == ("acme", None)
+    assert "last 5 minutes" not in run("broker_status", "--tenant", "acme")
