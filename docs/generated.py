@@ -166,9 +166,11 @@ def _flags(parser: argparse.ArgumentParser, without: set[str]) -> str:
     for action in parser._actions:
         if action.dest in without:
             continue
-        value = action.metavar or ("{" + "|".join(map(str, action.choices)) + "}" if action.choices else "")
-        shown = " ".join(filter(None, [*action.option_strings[:1], value]))
+        value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
+        shown = " ".join(filter(None, [*action.option_strings[:1], str(value)]))
         meaning = action.help or ""
+        if action.choices:
+            meaning = f"{meaning.rstrip('.')}: {', '.join(f'`{choice}`' for choice in action.choices)}."
         if action.default not in (None, False, [], "") and "default" not in meaning.lower():
             meaning = f"{meaning.rstrip('.')} (default: `{action.default}`)."
         rows.append((f"`{shown}`", meaning))
