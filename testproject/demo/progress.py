@@ -36,12 +36,16 @@ class Progress:
         self._plain_at = time.monotonic() + PLAIN_LINE_SECONDS
 
     def show(self, counts: Mapping[Status, int], total: int) -> int:
-        """Show how far *total* jobs are, of which so many are in each status; returns how many have ended."""
+        """
+        Show how far *total* jobs are, of which so many are in each status; returns how many have ended.
+
+        Claimed are those that run and those a worker holds ready, which the row does not tell apart.
+        """
         now = time.monotonic()
         ended = sum(number for status, number in counts.items() if status not in LIVE)
         line = (
             f"{now - self.began:6.1f} s  {ended:,} of {total:,} jobs ended, {self._rate(now, ended):,.0f}/s"
-            f"  (running {counts.get(Status.RUNNING, 0):,}, ready {counts.get(Status.READY, 0):,}, "
+            f"  (claimed {counts.get(Status.RUNNING, 0):,}, ready {counts.get(Status.READY, 0):,}, "
             f"later {counts.get(Status.SCHEDULED, 0):,})"
         )
         if self._terminal:
