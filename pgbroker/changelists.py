@@ -2,18 +2,21 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
+from django.db import OperationalError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from psycopg.errors import QueryCanceled
 
 from pgbroker import reports
 from pgbroker.conf import settings
@@ -21,6 +24,10 @@ from pgbroker.lifecycle.declare import list_queues
 from pgbroker.models import Idempotency, JobType
 from pgbroker.states import Status
 from pgbroker.tenancy import current_tenant
+
+# A filtered list looks everywhere for so long; then only at so many jobs, with a link to look further.
+LOOK = timedelta(milliseconds=800)
+WINDOW = 100_000
 
 
 def broker_alias() -> str:
@@ -132,20 +139,45 @@ class KeysetChangeList(ChangeList):
     ) -> QuerySet[Any]:
         queryset = super().get_queryset(request, exclude_parameters)
         try:
-            after = UUID(request.GET.get(PAGE_VAR, ""))
+            self.after: UUID | None = UUID(request.GET.get(PAGE_VAR, ""))
         except ValueError:
-            return queryset
-        return queryset.filter(pk__lt=after)
+            self.after = None
+        return queryset.filter(pk__lt=self.after) if self.after else queryset
 
     def get_results(self, request: HttpRequest) -> None:
-        rows = list(self.queryset[: self.list_per_page + 1])
+        rows, edge = self._look(), None
+        if rows is None:
+            rows, edge = self._look_near()
         self.result_list = rows[: self.list_per_page]
-        more = len(rows) > self.list_per_page
-        self.next_page = self.get_query_string({PAGE_VAR: str(rows[-2].pk)}) if more else None
+        after = rows[-2].pk if len(rows) > self.list_per_page else edge
+        self.next_page = self.get_query_string({PAGE_VAR: str(after)}) if after else None
+        self.looked_at = WINDOW if edge else None
         self.first_page = self.get_query_string(remove=[PAGE_VAR]) if PAGE_VAR in request.GET else None
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.multi_page = False
         self.show_admin_actions = True
+
+    def _look(self) -> list[Any] | None:
+        """Read the page; None when what the filters want is too rare to be found in time."""
+        page = self.queryset[: self.list_per_page + 1]
+        if not self.has_active_filters:
+            return list(page)
+        try:
+            with reports.limited_time(LOOK, using=broker_alias()):
+                return list(page)
+        except OperationalError as error:
+            if not isinstance(error.__cause__, QueryCanceled):
+                raise
+            return None
+
+    def _look_near(self) -> tuple[list[Any], UUID | None]:
+        """Look only at the next WINDOW jobs; also returns where they end, None where all were seen."""
+        near = self.root_queryset.order_by("-pk").values_list("pk", flat=True)
+        if self.after:
+            near = near.filter(pk__lt=self.after)
+        edge = next(iter(near[WINDOW : WINDOW + 1]), None)
+        queryset = self.queryset if edge is None else self.queryset.filter(pk__gte=edge)
+        return list(queryset[: self.list_per_page + 1]), edge
 
 
 class QueueChangeList(ChangeList):

@@ -1,10 +1,13 @@
 """What a person wants to see of a broker: lists, depths, workers, rates. Reads only; every count has a bound."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from django.db import transaction
 
 from pgbroker import correlation, db
 from pgbroker.lifecycle.look import Job, look
@@ -258,6 +261,16 @@ def total(minutes: Sequence[Minute]) -> dict[str, float]:
         spent = sum(getattr(each, name) for each in minutes)
         sums[f"mean_{name}"] = round(spent / attempts, 6) if attempts else 0.0
     return sums
+
+
+@contextmanager
+def limited_time(limit: timedelta, *, using: str) -> Iterator[None]:
+    """Let no statement inside take longer; raises Django's OperationalError. Nothing else is undone by it."""
+    milliseconds = f"{int(limit.total_seconds() * 1000)}ms"
+    with transaction.atomic(using=using):
+        before: str = db.fetch("limit_time", {"limit": milliseconds}, lambda row: row[0], using=using)[0]
+        yield
+        db.fetch("limit_time", {"limit": before}, tuple, using=using)
 
 
 # ------------------------------------------------------------------ a job's life in order

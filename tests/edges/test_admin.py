@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from pgbroker import control
+from pgbroker import control, reports
 from pgbroker.models import Job, Queue, Worker
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
@@ -141,6 +141,43 @@ def test_filters_are_kept_from_page_to_page(root, monkeypatch):
 
     assert {job.pk for each in (first, second) for job in each.result_list} == set(wanted)
     assert second.next_page is None
+
+
+def test_a_filter_that_finds_too_little_in_time_looks_piece_by_piece(root, monkeypatch):
+    monkeypatch.setattr("pgbroker.changelists.KeysetChangeList._look", lambda self: None)
+    monkeypatch.setattr("pgbroker.changelists.WINDOW", 2)
+    wanted = enqueue_one(queue="mail")
+    for _ in range(5):
+        enqueue_one()
+    pages, found, url = 0, [], f"{LIST}?queue={queue_id('mail')}"
+
+    while url:
+        changes = root.get(url).context["cl"]
+        found += [job.pk for job in changes.result_list]
+        pages += 1
+        url = LIST + changes.next_page if changes.next_page else ""
+
+    assert found == [wanted]
+    assert pages == 3
+
+
+def test_a_list_that_takes_too_long_is_stopped_and_nothing_else_is(root, monkeypatch):
+    enqueue_one()
+    with connection.cursor() as cursor:
+        cursor.execute("show statement_timeout")
+        before = cursor.fetchone()
+
+    with (
+        pytest.raises(OperationalError),
+        reports.limited_time(timedelta(milliseconds=20), using="default"),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("select pg_sleep(5)")
+
+    with connection.cursor() as cursor:
+        cursor.execute("show statement_timeout")
+        assert cursor.fetchone() == before
+    assert len(root.get(f"{LIST}?status=2").context["cl"].result_list) == 1
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,8 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         for attempt in story.attempts:
             text = attempt.traceback or attempt.error
             if text:
-                self.stdout.write(
-                    f"\nattempt {attempt.attempt_no}: {attempt.error_code}\n{harmless(text).rstrip()}"
-                )
+                heading = f"\nattempt {attempt.attempt_no}: {attempt.error_code}"
+                self.stdout.write(harmless(f"{heading}\n{text.rstrip()}"))
             if attempt.log_tail:
                 self.stdout.write(
                     f"\nattempt {attempt.attempt_no}: log\n{harmless(attempt.log_tail).rstrip()}"
