@@ -47,7 +47,8 @@ class RedriveForm(forms.Form):
 
     status = forms.ChoiceField(
         choices=[
-            (status.label, status.label) for status in (Status.DEAD_LETTER, Status.FAILED, Status.CANCELLED)
+            (status.label, status.label.replace("_", " "))
+            for status in (Status.DEAD_LETTER, Status.FAILED, Status.CANCELLED)
         ]
     )
     queue = forms.ChoiceField(required=False)
