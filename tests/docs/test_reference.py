@@ -81,6 +81,16 @@ def test_codes_without_a_class_have_none() -> None:
     assert not with_class & set(names("errors.md", "## Codes without a class"))
 
 
+def test_every_code_that_a_worker_writes_is_listed() -> None:
+    sources = [*(generated.DOCS.parent / "pgbroker" / "runtime").rglob("*.py")]
+    written = {
+        code for path in sources for code in re.findall(r'\b(?:error_)?code="(\w+)"', path.read_text())
+    }
+
+    assert written
+    assert written <= set(re.findall(r"`(\w+)`", (REFERENCE / "errors.md").read_text()))
+
+
 @pytest.mark.django_db
 def test_the_tables_are_those_of_the_database() -> None:
     with connection.cursor() as cursor:

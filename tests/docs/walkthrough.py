@@ -35,7 +35,7 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w{}-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$", re.M | re.S
 )
 FILE = re.compile(r"# (?P<path>[\w/.-]+\.py)(?P<at_the_end>, at the end)?\n")
-COMMAND_SECONDS, OUTPUT_SECONDS = 60.0, 30.0
+COMMAND_SECONDS, OUTPUT_SECONDS = 120.0, 60.0
 
 SESSION = """
 import doctest, sys
