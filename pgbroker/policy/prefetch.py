@@ -30,9 +30,7 @@ class Pace:
 
     def quick_types(self) -> list[int]:
         """List the types whose jobs may be held: none until known, none of the slow ones."""
-        # A copy, made in one step: the settler adds types while the claimer asks.
-        known = list(self.seconds_by_type.items())
-        return sorted(key for key, seconds in known if seconds <= QUICK_SECONDS)
+        return sorted(key for key, seconds in self.seconds_by_type.items() if seconds <= QUICK_SECONDS)
 
     def prefetch(self, slots: int, most: int) -> int:
         """Return how many to hold: what *slots* do within a short horizon, at most *most*."""

@@ -47,7 +47,7 @@ def drain(worker: "Worker") -> None:
         worker.services[name].stop()
     for name in ("settle", "heartbeat", "listen", "upkeep"):
         _join(worker, name, 5.0)
-    worker.left_running = worker.board.running + worker.board.stuck
+    worker.left_running = worker.board.running + worker.board.stuck + worker.event_loop.strays
     worker.event_loop.stop()
     worker.threads.stop()
     _try(lambda: goodbye(worker, session), session)

@@ -38,6 +38,7 @@ from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wa
 from pgbroker.runtime.unknown import put_back_unknown
 from pgbroker.runtime.upkeep import Upkeep
 from pgbroker.runtime.watchdog import Watchdog
+from pgbroker.states import AttemptState
 
 __all__ = ["RECYCLE", "Worker", "WorkerOptions"]
 
@@ -267,7 +268,12 @@ class Worker:
 
     def report(self, attempt: Attempt, ended: Ended) -> None:
         """Hand an outcome to the settler, unless the attempt was given up before."""
-        if attempt.end_once():
+        if not attempt.end_once():
+            return
+        if "lease_lost" in attempt.told and ended.state != AttemptState.COMPLETED:
+            # It failed because it was told to stop. Whoever reaps it records what happened: a lost lease.
+            self.board.settled([attempt])
+        else:
             self.settler.put(attempt, ended)
 
     def next_after(self, attempt: Attempt) -> Attempt | None:
@@ -295,8 +301,7 @@ class Worker:
             telemetry.emit("attempt.lease_lost", **self.keys(attempt.lease), state="running")
         attempt.ask_to_stop(reason)
         if attempt.started is None and self.board.withdraw(attempt):
-            if attempt.end_once():
-                self.settler.put(attempt, attempt.cancelled_unstarted(self.settings))
+            self.report(attempt, attempt.cancelled_unstarted(self.settings))
             return
         (self.event_loop if attempt.is_async else self.threads).ask_to_stop(attempt)
 

@@ -12,6 +12,7 @@ from pgbroker.db import Session
 from pgbroker.lifecycle.expire import expire
 from pgbroker.lifecycle.partitions import ensure_partitions
 from pgbroker.lifecycle.reap import EVERYTHING, reap
+from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.states import Status
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ PAGE = 500
 PAGES = 20
 FULL_LOOK_SECONDS = 600.0
 PARTITION_SECONDS = 3600.0
+PARTITION_RETRY_SECONDS = 60.0
 
 
 # From this period on a connection that is opened for each pass costs less than one that is kept.
@@ -106,8 +108,14 @@ class Upkeep:
         """Make history partitions ahead; a failure is told and harmless, the default partition takes the rows."""
         try:
             ensure_partitions(self.worker.settings.PARTITION, using=self.session)
-        except psycopg.errors.InsufficientPrivilege as error:
-            telemetry.emit("partitions.failed", error_code=type(error).__name__, error=str(error).strip())
         except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
-            telemetry.emit("partitions.failed", error_code=type(error).__name__, error=str(error).strip())
+            self._partitions_failed(error)
+        except CONNECTION_TROUBLE:
             self._partitions_at = None
+            raise
+        except psycopg.Error as error:
+            self._partitions_failed(error)
+
+    def _partitions_failed(self, error: psycopg.Error) -> None:
+        telemetry.emit("partitions.failed", error_code=type(error).__name__, error=str(error).strip())
+        self._partitions_at = time.monotonic() - PARTITION_SECONDS + PARTITION_RETRY_SECONDS

@@ -86,9 +86,11 @@ broker_worker --burst                             work off what is ready, then e
                 code = worker.run()
             except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
                 code = 0
+        if self.signals is not None and (code or worker.left_running):
+            # Threads that ignored their stop must not keep the process: Python would wait for some of them.
+            leave(code)
         if code:
-            # Threads that ignored their stop must not keep the process.
-            sys.exit(code) if self.signals is None else leave(code)
+            sys.exit(code)
 
 
 def read(arguments: Arguments) -> WorkerOptions:

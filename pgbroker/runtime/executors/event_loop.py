@@ -51,6 +51,8 @@ class EventLoopExecutor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ending = False
+        # Threads of sync parts that did not come free: they keep Python from ending the process.
+        self.strays = 0
         self._contexts: list[_JobThread] = []
         # The loop keeps weak references only: a task that nobody holds may vanish while it waits.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,6 +156,8 @@ class EventLoopExecutor:
         self.worker.report(attempt, ended)
         if await self._clean(sensitive):
             self._contexts.append(sensitive)
+        else:
+            self.strays += 1
         following = self.worker.next_after(attempt)
         if following is not None:
             self.worker.start(following)
@@ -211,5 +215,6 @@ def _waits_for_a_thread(task: "asyncio.Task[None]") -> bool:
 
 
 def _clean_and_freshen() -> None:
-    clean_connections()
+    # In this order: cleaning marks a connection as seen, and what was lost before is older.
     freshen_connections()
+    clean_connections()

@@ -1,0 +1,496 @@
+"""Handlers for the tests of the runtime. Each writes what it did to a plain table, on its own connection."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import IntegrityError, connection, transaction
+
+from pgbroker import Discard, JobContext, Retry, Snooze, correlation, job
+from pgbroker.runtime.isolation import current_attempt
+from pgbroker.tenancy import scope_all
+
+# Whose value a leak would carry to the next job.
+left_behind: ContextVar[str] = ContextVar("left_behind", default="")
+
+
+def effect(what: str, detail: str = "") -> None:
+    """Write one row, as an application would."""
+    lease = correlation.current_lease.get()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "insert into public.runtime_effect (what, job_id, tenant, detail, pid) values (%s, %s, %s, %s, %s)",
+            (what, lease and lease.job_id, lease and lease.tenant_id, detail, os.getpid()),
+        )
+
+
+effect_async = sync_to_async(effect)
+
+
+@job
+def note(what: str) -> None:
+    effect(what)
+
+
+@job
+async def note_async(what: str) -> None:
+    await effect_async(what)
+
+
+@job
+def nothing(number: int) -> int:
+    return number
+
+
+@job
+async def nothing_async(number: int) -> int:
+    return number
+
+
+@job(takes_context=True)
+def work(context: JobContext, seconds: float) -> str:
+    """Work that looks whether it should stop."""
+    effect("enter")
+    context.wait(seconds)
+    if context.cancelled:
+        effect("stopped", context.stop_reason or "")
+        context.raise_if_cancelled()
+    effect("leave")
+    return "done"
+
+
+@job(takes_context=True)
+async def work_async(context: JobContext, seconds: float) -> str:
+    await effect_async("enter")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        await effect_async("stopped", context.stop_reason or "")
+        # A clean-up that takes longer than a heartbeat, and must not be cancelled in turn.
+        await asyncio.sleep(1.5)
+        await effect_async("cleaned")
+        raise
+    await effect_async("leave")
+    return "done"
+
+
+@job(takes_context=True)
+async def query_async(context: JobContext, seconds: float) -> None:
+    """Work whose awaits are all in Django's thread, where asgiref swallows a cancel."""
+    await effect_async("enter")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await sync_to_async(time.sleep)(0.3)
+        await asyncio.sleep(0.1)
+    await effect_async("leave")
+
+
+@job
+def stubborn(seconds: float) -> str:
+    """Work that knows of no stop signal."""
+    effect("enter")
+    time.sleep(seconds)
+    effect("leave")
+    return "late"
+
+
+@job
+async def stubborn_async(seconds: float) -> str:
+    await effect_async("enter")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            continue
+    await effect_async("leave")
+    return "late"
+
+
+@job
+async def stubborn_thread(seconds: float) -> None:
+    """A coroutine that waits for a thread which cannot be stopped."""
+    await effect_async("enter")
+    await sync_to_async(time.sleep)(seconds)
+
+
+@job
+def burn(seconds: float) -> None:
+    """Pure Python that never waits."""
+    effect("enter")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        math.factorial(50)
+    effect("leave")
+
+
+@job(max_attempts=4)
+def hold_the_gil(letters: int) -> None:
+    """One call that never lets another thread run: a regular expression gone wild. The first time only."""
+    effect("enter")
+    lease = correlation.current_lease.get()
+    assert lease is not None
+    if lease.attempt_count == 1:
+        re.match(r"(a+)+$", "a" * letters + "b")
+    effect("leave")
+
+
+@job
+def die(code: int) -> None:
+    """End the process, without a word."""
+    effect("enter")
+    os._exit(code)
+
+
+@job
+def die_or_raise(*ways: str) -> None:
+    """Attempt n ends as the nth way says."""
+    effect("enter")
+    lease = correlation.current_lease.get()
+    assert lease is not None
+    if ways[lease.attempt_count - 1] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ValueError("this time an error")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+class Exits(Exception):
+    def __str__(self) -> str:
+        sys.exit("even this")
+
+
+def chain(length: int) -> Exception:
+    error = ValueError("the root")
+    for number in range(length):
+        outer = RuntimeError(f"link {number}")
+        outer.__cause__ = error
+        error = outer
+    return error
+
+
+def raised(kind: str) -> BaseException:
+    match kind:
+        case "value_error":
+            return ValueError("the message")
+        case "base_exception":
+            return BaseException("bare")
+        case "system_exit":
+            return SystemExit(3)
+        case "keyboard_interrupt":
+            return KeyboardInterrupt()
+        case "cancelled_error":
+            return asyncio.CancelledError()
+        case "generator_exit":
+            return GeneratorExit()
+        case "unprintable":
+            return Unprintable()
+        case "exits_in_str":
+            return Exits()
+        case "huge":
+            return ValueError("x" * 50_000_000)
+        case "long_chain":
+            return chain(10_000)
+        case "nul_and_surrogate":
+            return ValueError("a\x00b\udc80c")
+        case "stop_iteration":
+            return StopIteration("stop")
+        case "retry":
+            return Retry(3600, "not yet")
+        case "retry_soon":
+            return Retry(0.1)
+        case "retry_by_backoff":
+            return Retry()
+        case "snooze":
+            return Snooze(3600, "zz\x00z")
+        case "snooze_for_ages":
+            return Snooze(86400 * 365 * 1000)
+        case "retry_in_ages":
+            return Retry(86400 * 365 * 1000)
+        case "odd_verdict":
+            verdict = Retry(1)
+            verdict.delay = "soon"  # type: ignore[assignment]
+            return verdict
+        case "discard":
+            return Discard("never")
+        case "group":
+            return BaseExceptionGroup("many", [ValueError("one"), KeyboardInterrupt()])
+    raise AssertionError(kind)
+
+
+def returned(kind: str) -> Any:
+    match kind:
+        case "nan":
+            return math.nan
+        case "infinite_inside":
+            return {"a": [1.0, math.inf]}
+        case "not_json":
+            return object()
+        case "too_large":
+            return "x" * 300_000
+        case "nul":
+            return "a\x00b"
+        case "surrogate":
+            return "\udc80"
+        case "recursive":
+            value: list[Any] = []
+            value.append(value)
+            return value
+        case "deep":
+            deep: Any = 1
+            for _ in range(100_000):
+                deep = [deep]
+            return deep
+        case "fine":
+            return {"rows": [1, 2.5, None, "ü"]}
+        case "retry" | "snooze" | "discard":
+            return raised(kind)
+    raise AssertionError(kind)
+
+
+@job
+def raise_it(kind: str) -> None:
+    raise raised(kind)
+
+
+@job
+async def raise_it_async(kind: str) -> None:
+    await asyncio.sleep(0)
+    raise raised(kind)
+
+
+@job
+def return_it(kind: str) -> Any:
+    return returned(kind)
+
+
+@job
+async def return_it_async(kind: str) -> Any:
+    return returned(kind)
+
+
+@job(backoff=lambda error, result: sys.exit("a backoff that exits"))
+def raise_with_bad_backoff() -> None:
+    raise ValueError("the message")
+
+
+@job
+async def leave_a_task_that_exits() -> None:
+    """A task of the handler's own ends with SystemExit, after the handler."""
+
+    async def later() -> None:
+        raise SystemExit("from a task")
+
+    kept.append(asyncio.get_running_loop().create_task(later()))
+
+
+kept: list[Any] = []
+
+
+@job
+def write_log(lines: int) -> None:
+    import logging
+
+    log = logging.getLogger("application")
+    for number in range(lines):
+        log.warning("line %d", number)
+    logging.getLogger("pgbroker.something").warning("not the handler's")
+
+
+@job(takes_context=True)
+def tell_context(context: JobContext, number: int) -> dict[str, Any]:
+    return {
+        "attempt": context.attempt,
+        "job_id": str(context.job_id),
+        "tenant_id": context.tenant_id,
+        "correlation_id": context.correlation_id,
+        "last": context.is_last_attempt,
+        "cancelled": context.cancelled,
+        "stop_reason": context.stop_reason,
+        "deadline": context.deadline_at is not None,
+        "task": context.task_result.id,
+        "status": context.task_result.status.value,
+        "args": list(context.task_result.args),
+    }
+
+
+def around() -> dict[str, Any]:
+    """What a handler finds around itself."""
+    attempt = current_attempt.get()
+    return {
+        "left_behind": left_behind.get(),
+        "tenant": correlation.tenant.get(),
+        "everything": correlation.scope_all.get(),
+        "correlation_id": correlation.correlation_id.get(),
+        "attempt": str(attempt.lease.job_id) if attempt else None,
+    }
+
+
+def leave_things() -> None:
+    left_behind.set("by the job before")
+    correlation.tenant.set("nobody")
+    correlation.correlation_id.set("of the job before")
+    scope_all().__enter__()
+
+
+@job
+def look_around(leave: bool) -> dict[str, Any]:
+    found = around()
+    if leave:
+        leave_things()
+    return found
+
+
+@job
+async def look_around_async(leave: bool) -> dict[str, Any]:
+    found = around()
+    if leave:
+        leave_things()
+    return found
+
+
+def visible_jobs() -> list[str]:
+    from pgbroker.models import Job
+
+    return sorted({each.tenant_id for each in Job.objects.all()})
+
+
+@job
+def look_at_jobs() -> list[str]:
+    """The tenants whose jobs the ORM shows."""
+    note.enqueue("child")
+    return visible_jobs()
+
+
+@job
+async def look_at_jobs_async() -> list[str]:
+    await note.aenqueue("child")
+    return await sync_to_async(visible_jobs)()
+
+
+@job
+def spoil_connection(how: str) -> str:
+    """Leave Django's connection in a state that no other job should meet."""
+    match how:
+        case "caught inside atomic":
+            with transaction.atomic():
+                try:
+                    with connection.cursor() as cursor:
+                        cursor.execute("select 1/0")
+                except Exception:
+                    return "caught"
+        case "bad sql":
+            with connection.cursor() as cursor:
+                cursor.execute("selekt 1")
+        case "autocommit off and broken":
+            transaction.set_autocommit(False)
+            with connection.cursor() as cursor:
+                cursor.execute("select 1/0")
+        case "autocommit off and forgotten":
+            transaction.set_autocommit(False)
+            effect("uncommitted")
+            return "forgotten"
+        case "atomic never left":
+            transaction.atomic().__enter__()
+            effect("uncommitted")
+            return "never left"
+        case "integrity error":
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("insert into pgbroker.queue (name) values (null)")
+        case "session setting":
+            with connection.cursor() as cursor:
+                cursor.execute("select set_config('pgbroker.scope', 'all', false)")
+            return "set"
+        case "killed":
+            with connection.cursor() as cursor:
+                cursor.execute("select pg_terminate_backend(pg_backend_pid())")
+        case "raw begin":
+            with connection.cursor() as cursor:
+                cursor.execute("begin")
+            effect("uncommitted")
+            return "begun"
+        case "closed":
+            connection.ensure_connection()
+            connection.connection.close()
+            return "closed"
+    raise IntegrityError("unreachable")
+
+
+@job
+def count_queries() -> dict[str, int]:
+    """Make some queries, and tell how many the log of DEBUG has."""
+    with connection.cursor() as cursor:
+        for _ in range(5):
+            cursor.execute("select 1")
+    return {"queries": len(connection.queries_log), "backend": connection.connection.info.backend_pid}
+
+
+@job
+def long_atomic(seconds: float) -> None:
+    with transaction.atomic():
+        effect("enter")
+        time.sleep(seconds)
+
+
+@job
+def thread_count() -> int:
+    return threading.active_count()
+
+
+@job
+def raise_text(text: str) -> None:
+    raise ValueError(text)
+
+
+@job
+def heavy(size: int) -> str:
+    return "x" * size
+
+
+@job
+def sometimes_slow(seconds: float) -> None:
+    if seconds:
+        time.sleep(seconds)
+        effect("slow")
+
+
+@job
+def fail_after(seconds: float) -> None:
+    effect("enter")
+    time.sleep(seconds)
+    raise ValueError("after all")
+
+
+@job
+def stubborn_quiet(seconds: float) -> None:
+    """Work that asks the database nothing."""
+    time.sleep(seconds)
+
+
+@job
+def enter_queue(name: str, seconds: float) -> None:
+    effect(name)
+    time.sleep(seconds)
+
+
+@job
+def retry_in(seconds: float) -> None:
+    raise Retry(seconds)
+
+
+@job
+def echo_size(text: str) -> int:
+    return len(text)

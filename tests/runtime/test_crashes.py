@@ -1,0 +1,118 @@
+"""Workers that die: attempts and crashes are counted at the claim, poison jobs end, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgbroker.states import AttemptState, Status
+from tests.runtime import handlers
+from tests.runtime.fleet import (
+    Fleet,
+    count_by_status,
+    effects,
+    executions_of,
+    job,
+    put,
+    put_for_both,
+    states_of,
+    wait_for_status,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DONE, DEAD = Status.COMPLETED, Status.DEAD_LETTER
+# Shorter than elsewhere: each crash is found at the end of a lease.
+SOON = {"LEASE_SECONDS": 2, "HEARTBEAT_SECONDS": 0.5, "REAP_SECONDS": 0.3}
+
+
+def test_b013_a_job_that_kills_its_worker_is_run_exactly_three_times(fleet: Fleet):
+    ids = put_for_both(handlers.die, 9, max_attempts=10)
+    behind = put_for_both(handlers.note, "behind")
+    worker = fleet.start(slots=1, restart=True, wait=False, **SOON)
+
+    wait_for_status(behind, DONE, seconds=90, of=worker)
+    wait_for_status(ids, DEAD, seconds=90, of=worker)
+
+    for each in ids:
+        # What another job's crash took along had not started: it counts as lost, but never ran.
+        assert len(effects("enter", each)) <= 3
+        assert set(states_of(each)) == {AttemptState.CRASHED}
+        assert len(states_of(each)) == job(each).crash_count == 3
+        assert executions_of(each)[-1].error_code == "worker_lost"
+    assert len(effects("enter")) == 6
+    starts = worker.starts
+    wait_for_status(put(handlers.note, "later"), DONE, of=worker)
+    assert worker.starts == starts
+
+
+@pytest.mark.parametrize("ways", [("die", "raise"), ("raise", "die")], ids=" then ".join)
+def test_b015_a_crash_and_an_error_count_the_same(fleet: Fleet, ways):
+    ids = put_for_both(handlers.die_or_raise, *ways, max_attempts=2)
+    worker = fleet.start(slots=1, restart=True, wait=False, **SOON)
+
+    wait_for_status(ids, DEAD, seconds=90, of=worker)
+
+    expected = [{"die": AttemptState.CRASHED, "raise": AttemptState.FAILED}[way] for way in ways]
+    for each in ids:
+        assert states_of(each) == expected
+        assert job(each).attempt_count == 2
+
+
+def test_jobs_held_behind_one_that_kills_the_worker_are_not_counted_down_to_death(fleet: Fleet):
+    """A type known as quick is held; a crash takes the held along, and alone they are not fragile for ever."""
+    quick = [put(handlers.nothing, n, tenant=("acme", "globex")[n % 2]) for n in range(200)]
+    poison = put(handlers.die, 9)
+    more = [put(handlers.nothing, n, tenant=("acme", "globex")[n % 2]) for n in range(200)]
+    worker = fleet.start(slots=2, restart=True, wait=False, **SOON)
+
+    wait_for_status([*quick, *more], DONE, seconds=90, of=worker)
+    wait_for_status(poison, DEAD, seconds=90, of=worker)
+
+    assert len(effects("enter", poison)) == 3
+
+
+def run_with_crashes(fleet: Fleet, nth: int, moment: str) -> None:
+    """A worker that is killed at its nth statement, then one that is not; both tenants; effects counted."""
+    ids = []
+    for tenant in ("acme", "globex"):
+        ids += [put(handlers.note, "sync", tenant=tenant), put(handlers.note_async, "async", tenant=tenant)]
+        ids.append(put(handlers.raise_it, "retry_soon", tenant=tenant, max_attempts=3))
+    fails = ids[2::3]
+    first = fleet.start(slots=2, wait=False, crash={"nth": nth, "moment": moment}, **SOON)
+    # It may have had nothing left to do before it came so far; then it is asked to go, and dies on its way.
+    try:
+        code = first.wait(6)
+    except AssertionError:
+        code = first.stop()
+    assert code in (-9, 0)
+    second = fleet.start(slots=2, **SOON)
+
+    wait_for_status([each for each in ids if each not in fails], DONE, of=second)
+    wait_for_status(fails, DEAD, of=second)
+
+    for each in ids:
+        states = states_of(each)
+        lost = [state for state in states if state in (AttemptState.CRASHED, AttemptState.LEASE_EXPIRED)]
+        assert job(each).attempt_count == len(executions_of(each))
+        assert len(lost) <= 1
+        if each in fails:
+            assert len(states) == 3
+        else:
+            assert states == [*lost, AttemptState.COMPLETED]
+            # An effect for each attempt that ran; the lost one may have got as far.
+            assert 1 <= len(effects(job_id=each)) <= 1 + len(lost)
+    assert sum(count_by_status().values()) == 6
+    second.stop()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("nth", [4, 7, 9])
+def test_a_worker_killed_at_any_statement_loses_and_doubles_nothing(fleet: Fleet, nth: int, moment: str):
+    run_with_crashes(fleet, nth, moment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("nth", [n for n in range(1, 26) if n not in (4, 7, 9)])
+def test_a_worker_killed_at_every_statement_loses_and_doubles_nothing(fleet: Fleet, nth: int, moment: str):
+    run_with_crashes(fleet, nth, moment)
