@@ -204,7 +204,9 @@ def pause(
         using=using or settings().DATABASES[0],
     )
     if made is None:
-        raise UnknownQueue(queue) if queue is not None else UnknownJobType(job_type or "")
+        if queue is None:
+            raise UnknownJobType(job_type or "")
+        raise UnknownQueue(queue, [each.name for each in list_queues(using=using or settings().DATABASES[0])])
     return made[1]
 
 

@@ -5,6 +5,8 @@ Every error pgbroker raises. Each has a stable `code`, owns its message and says
 outcomes of work are rows, not exceptions; what is here is a caller's mistake or the world's.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 
@@ -45,7 +47,7 @@ class InvalidArgument(PgBrokerError, TypeError):
     code = "invalid_argument"
 
     def __init__(self, path: str, trouble: str, cure: str) -> None:
-        super().__init__(f"argument {path} {trouble}. {cure}", path=path)
+        super().__init__(f"argument '{path}' {trouble}. {cure}", path=path)
         self.path, self.trouble, self.cure = path, trouble, cure
 
 
@@ -87,10 +89,13 @@ class UnknownQueue(PgBrokerError):
 
     code = "unknown_queue"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        close = get_close_matches(name, known, n=1)
         super().__init__(
-            f"there is no queue {name!r}. Declare it with @job(queue_name=...) and run migrate or start "
-            f"a worker on it, or create it with: manage.py broker_queues create {name}",
+            f"there is no queue {name!r}. "
+            + (f"Did you mean {close[0]!r}? " if close else "")
+            + "Declare it with @job(queue_name=...) and run migrate or start a worker on it, or create it with: "
+            f"manage.py broker_queues create {name}",
             queue=name,
         )
         self.name = name
@@ -121,10 +126,14 @@ class IdempotencyConflict(PgBrokerError):
 
     code = "idempotency_conflict"
 
-    def __init__(self, key: str, job_id: Any) -> None:
+    def __init__(self, key: str, job_id: Any, *, same_body: bool = False) -> None:
         super().__init__(
-            f"idempotency key {key!r} is held by job {job_id} with a different body. "
-            "Use another key, or enqueue the same arguments and options.",
+            f"idempotency key {key!r} is held by job {job_id}"
+            + (
+                ", and the call asked to reject what is there already. Leave on_conflict out to get that job."
+                if same_body
+                else " with a different body. Use another key, or enqueue the same arguments and options."
+            ),
             key=key,
             job_id=job_id,
         )

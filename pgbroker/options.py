@@ -26,7 +26,6 @@ class Options:
     max_attempts: int | None = None
     backoff: Backoff | None = None
     timeout: timedelta | None = None
-    lane: str | None = None
     correlation_id: str | None = None
     tenant: str | None = None
 
@@ -120,7 +119,6 @@ _CHECKS: dict[str, Any] = {
     "max_attempts": lambda field, value: whole(field, value, 1, 10_000),
     "backoff": lambda field, value: backoff_from(value, field=field),
     "timeout": duration,
-    "lane": _text(255),
     "correlation_id": _text(255),
     "tenant": _tenant,
 }

@@ -82,7 +82,7 @@ def row_of(call: Call) -> dict[str, Any]:
         stored["timeout"] = options.timeout.total_seconds()
     if stored:
         row["options"] = stored
-    for name in ("idempotency_key", "idempotency_scope", "on_conflict", "lane"):
+    for name in ("idempotency_key", "idempotency_scope", "on_conflict"):
         if (value := getattr(options, name)) is not None:
             row[name] = value
     for name, variable in (("principal", correlation.principal), ("traceparent", correlation.traceparent)):
@@ -190,11 +190,12 @@ def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
         return None
     match answer.outcome:
         case "unknown_queue":
-            return UnknownQueue(row["queue"])
+            return UnknownQueue(row["queue"], {each.task.queue_name for each in types().values()})
         case "unknown_job_type":
             return UnknownJobType(row["job_type"])
         case "idempotency_conflict":
-            return IdempotencyConflict(row["idempotency_key"], answer.job_id)
+            same_body = "different body" not in (answer.detail or "")
+            return IdempotencyConflict(row["idempotency_key"], answer.job_id, same_body=same_body)
         case code:
             return EnqueueRefused(code, answer.detail or code)
 

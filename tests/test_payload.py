@@ -427,7 +427,7 @@ def test_a_refusal_names_the_path_through_records_lists_and_mappings():
 
     assert in_record.value.path == "order.lines[3].price"
     assert in_mapping.value.path == 'kwargs["x"]["y"]'
-    assert "argument order.lines[3].price is of type float, not a Decimal" in str(in_record.value)
+    assert "argument 'order.lines[3].price' is of type float, not a Decimal" in str(in_record.value)
 
 
 # B149: objects instead of ids.
@@ -592,7 +592,7 @@ def test_a_positional_only_name_may_also_be_an_extra_name():
     def run(a: int, /, **extra: str): ...
 
     assert bound(run, 1, a="x") == ([1], {"a": "x"})
-    with pytest.raises(InvalidArgument, match=r"argument a is missing.*by position"):
+    with pytest.raises(InvalidArgument, match=r"argument 'a' is missing.*by position"):
         bound(run, a="x")
 
 
@@ -621,7 +621,7 @@ def test_the_context_is_no_argument():
     signature = signature_of(run, takes_context=True)
 
     assert encode(signature, (1,), {}, limit_bytes=LIMIT)[0]["args"] == [1]
-    with pytest.raises(InvalidArgument, match="context is not a parameter"):
+    with pytest.raises(InvalidArgument, match="'context' is not a parameter"):
         encode(signature, (1,), {"context": 1}, limit_bytes=LIMIT)
     with pytest.raises(InvalidOption, match="takes_context"):
         signature_of(lambda: None, takes_context=True)

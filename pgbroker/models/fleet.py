@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 import pgtrigger
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
+from pgbroker.models.fields import TextArrayField
 from pgbroker.models.triggers import refuse_delete
 
 
@@ -52,7 +52,7 @@ class JobType(models.Model):
     id = models.AutoField(primary_key=True)
     name = models.CharField(max_length=200)
     version = models.IntegerField(default=1)
-    aliases = ArrayField(models.TextField(), default=list)
+    aliases = TextArrayField(default=list)
     defaults = models.JSONField(default=dict)
     last_seen_at = models.DateTimeField(db_default=Now())
 
@@ -99,7 +99,7 @@ class Worker(models.Model):
     host = models.TextField()
     pid = models.IntegerField()
     version = models.TextField()
-    queues = ArrayField(models.TextField())
+    queues = TextArrayField()
     slots = models.IntegerField()
     running = models.IntegerField(default=0)
     held = models.IntegerField(default=0)

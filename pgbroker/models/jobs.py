@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 import pgtrigger
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
+from pgbroker.models.fields import TextArrayField
 from pgbroker.models.fleet import JobType, Queue
 from pgbroker.models.tenants import TenantManager
 from pgbroker.models.triggers import (
@@ -82,7 +82,7 @@ class JobPayload(models.Model):
     principal = models.TextField(null=True)  # noqa: DJ001
     correlation_id = models.TextField(null=True)  # noqa: DJ001
     traceparent = models.TextField(null=True)  # noqa: DJ001
-    tags = ArrayField(models.TextField(), null=True)
+    tags = TextArrayField(null=True)  # type: ignore[misc]
 
     objects: ClassVar[TenantManager["JobPayload"]] = TenantManager()
 

@@ -48,13 +48,11 @@ def test_a_call_stores_what_the_declaration_and_its_options_say() -> None:
             backoff={"base": 1, "cap": 10},
             timeout=timedelta(minutes=5),
             correlation_id="abc",
-            lane="customer-7",
         )
         .enqueue(7, month=date(2026, 11, 1))
     )
 
     stored = get_job(result.id)
-    row = Job.objects.get(pk=result.id)
     assert (stored.job_type, stored.queue, stored.status) == (
         "tests.api.report",
         "api-reports",
@@ -63,7 +61,7 @@ def test_a_call_stores_what_the_declaration_and_its_options_say() -> None:
     assert (stored.priority, stored.max_attempts, stored.available_at) == (-5, 9, later)
     assert stored.args == {"v": 1, "args": [7], "kwargs": {"month": "2026-11-01"}}
     assert stored.options == {"backoff": Backoff(base=1, cap=10).as_json(), "timeout": 300.0}
-    assert (stored.idempotency_key, stored.correlation_id, row.lane) == ("7:2026-11", "abc", "customer-7")
+    assert (stored.idempotency_key, stored.correlation_id) == ("7:2026-11", "abc")
     assert stored.deadline_at == stored.created_at + timedelta(hours=2)
 
 
@@ -150,7 +148,7 @@ def test_a_refusal_leaves_the_callers_transaction_usable() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
-        ("a\x00b", InvalidArgument, "argument args\\[0\\]|argument text"),
+        ("a\x00b", InvalidArgument, "argument 'text'"),
         ("\ud800", InvalidArgument, "surrogate"),
         ("x" * 300_000, PayloadTooLarge, "MAX_PAYLOAD_BYTES"),
     ],
@@ -174,7 +172,7 @@ def test_b143_what_postgresql_cannot_store_is_refused_before_any_statement(
         ("max_attempts", 0),
         ("backoff", "slow"),
         ("timeout", 0),
-        ("lane", ""),
+        ("lane", "customer-7"),  # not before lanes do something
         ("colour", "red"),
     ],
 )

@@ -277,7 +277,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         many = f"{count}+" if count == COUNT_MAX else str(count)
         if asked["dry_run"]:
             answer = {"matching": count, "exact": count < COUNT_MAX, "retried": 0, "refused": 0}
-            self.stdout.write(as_json(answer) if json_wanted else f"{many} jobs would be retried.")
+            self.stdout.write(as_json(answer) if json_wanted else f"{_jobs(many)} would be retried.")
             return
         if count and not asked["yes"] and not self._confirms(f"Retry {many} {asked['status'].label} jobs?"):
             raise CommandError("Nothing was changed.", returncode=exits.ERROR)
@@ -295,7 +295,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             self.stdout.write(as_json({"matching": count, "retried": retried, "refused": refused}))
         else:
             left = f" {refused} left alone: a newer job holds their key, or they changed." if refused else ""
-            self.stdout.write(f"{retried} jobs are ready again.{left}")
+            self.stdout.write(f"{_jobs(retried)} ready again.{left}")
 
     def _confirms(self, question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
@@ -326,3 +326,7 @@ def operator() -> str:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
         return ""
+
+
+def _jobs(count: int | str) -> str:
+    return "1 job" if str(count) == "1" else f"{count} jobs"
