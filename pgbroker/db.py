@@ -108,6 +108,11 @@ class Session:
                 self._connection = self._connect()
         return self._connection
 
+    @property
+    def is_open(self) -> bool:
+        """True while it holds a connection that is not known to be broken."""
+        return self._connection is not None and not self._connection.closed
+
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         wrapper = connections[self.alias]
         if wrapper.vendor != "postgresql":

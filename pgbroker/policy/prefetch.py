@@ -22,10 +22,11 @@ class Pace:
         count = sum(number for number, _ in total_by_type.values())
         if not count:
             return
+        # A new dictionary: the claimer reads the other one while the settler is here.
+        known = self.seconds_by_type.copy()
         for job_type_id, (number, seconds) in total_by_type.items():
-            self.seconds_by_type[job_type_id] = _moved(
-                self.seconds_by_type.get(job_type_id), seconds / number
-            )
+            known[job_type_id] = _moved(known.get(job_type_id), seconds / number)
+        self.seconds_by_type = known
         self.seconds = _moved(self.seconds, sum(seconds for _, seconds in total_by_type.values()) / count)
 
     def quick_types(self) -> list[int]:

@@ -27,6 +27,7 @@ FULL_LOOK_SECONDS = 0.5
 # How far back a promote looks between its full looks.
 PROMOTE_WITHIN = timedelta(minutes=10)
 PROMOTE_MAX = 1000
+POLL_AGAIN_SECONDS = 0.25
 
 
 class Lane:
@@ -128,8 +129,8 @@ class Claimer:
         if self._check_orphans:
             self._release_orphans()
             self._check_orphans = False
-        if not self.worker.heartbeats.keep_up:
-            # What is claimed now could not be kept. The next heartbeat that gets through wakes this loop.
+        if not (self.worker.heartbeats.keep_up and self.worker.settler.session.is_open):
+            # What is claimed now could not be kept, or settled. Whichever of the two gets through wakes this loop.
             return min(self.worker.settings.POLL_SECONDS, 1.0)
         nothing_in_hand = self.worker.board.size == 0
         while self._due:
@@ -167,7 +168,9 @@ class Claimer:
             for each in prospects
             if each.due_in_seconds is not None and each.due_in_seconds <= 0
         ]
-        more_due = False
+        # Of each queue only the first due time is known. Where that has come, the next is asked for at once; and
+        # soon where another worker is about to promote it.
+        again = POLL_AGAIN_SECONDS if due else None
         if due:
             everything = began - self._promoted_all_at >= 60
             promoted = promote(
@@ -183,7 +186,8 @@ class Claimer:
                 promoted = promote(due, limit=PROMOTE_MAX, within=EVERYTHING, using=self.session)
             for queue_id in promoted:
                 self.lanes[queue_id].eager = True
-            more_due = any(count >= PROMOTE_MAX for count in promoted.values())
+            if promoted:
+                again = 0.0
         for each in prospects:
             if each.ready:
                 self.lanes[each.queue_id].eager = True
@@ -193,7 +197,9 @@ class Claimer:
             if each.due_in_seconds is not None and each.due_in_seconds > 0
         ]
         poll = self.worker.settings.POLL_SECONDS * (0.8 + random.random() * 0.2)  # noqa: S311 - jitter
-        self.probe_at = began + (0.0 if more_due else min([poll, *(max(wait, 0.001) for wait in waits)]))
+        if again is not None:
+            poll = min(poll, again)
+        self.probe_at = began + min([poll, *(max(wait, 0.001) for wait in waits)])
         if self.worker.board.held:
             self._release_paused()
 

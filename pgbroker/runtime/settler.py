@@ -57,6 +57,10 @@ class Settler:
 
     def step(self) -> float:
         """Write one batch; waits for the next outcome when there is none."""
+        if not self.session.is_open:
+            # Before there is anything to write: what could not be settled is not claimed.
+            _ = self.session.connection
+            self.worker.wake_claimer()
         if not self._batch:
             self._sleeping = False
             self._gather()

@@ -262,11 +262,12 @@ def test_the_watchdog_keeps_no_attempt_that_has_ended():
     assert len(worker.watchdog._heap) <= TIDY_FROM + 1
 
 
+@pytest.mark.django_db
 def test_a_due_time_told_during_a_look_is_not_written_over():
     worker = Worker(WorkerOptions(concurrency=1))
     claimer = worker.claimer
     worker.heartbeats._beaten = True
-    claimer._promoted_all_at = time.monotonic()
+    _ = worker.settler.session.connection
 
     def look() -> None:
         # Its snapshot is older than the settle that tells of a retry just now.
@@ -276,6 +277,7 @@ def test_a_due_time_told_during_a_look_is_not_written_over():
     claimer._look = look  # type: ignore[method-assign]
 
     assert claimer.step() <= 0.2
+    worker.settler.session.drop()
 
 
 def test_the_pace_is_read_while_it_learns():
