@@ -1,13 +1,12 @@
 """The one field of our own: PostgreSQL's array of text, without an app for it in the host project."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
 from django.core import checks
 
 
-class TextArrayField(ArrayField[Sequence[str], list[str]]):
+class TextArrayField(ArrayField):  # type: ignore[type-arg] # generic in the stubs only
     """
     An `ArrayField` of text that does not ask for `django.contrib.postgres` in INSTALLED_APPS.
 
