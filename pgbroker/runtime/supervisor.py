@@ -165,7 +165,8 @@ class Worker:
         return self.exit_code
 
     def stop(self) -> None:
-        """Ask the worker to drain and end; safe in a signal handler."""
+        """Ask the worker to drain and end; safe in a signal handler. Nothing is claimed from here on."""
+        self.draining = True
         self._stop.set()
 
     def fail(self, error: BaseException) -> None:

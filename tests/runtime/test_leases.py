@@ -54,6 +54,7 @@ def test_b001_the_work_of_a_killed_worker_is_done_by_another(fleet: Fleet):
         assert len(effects("leave", each)) == 1
 
 
+@pytest.mark.slow
 def test_b003_a_worker_that_starts_again_under_its_name_does_not_hide_the_old_ones_jobs(fleet: Fleet):
     first = fleet.start()
     job_id = put(handlers.work, 1.0)
@@ -67,7 +68,13 @@ def test_b003_a_worker_that_starts_again_under_its_name_does_not_hide_the_old_on
     assert Worker.objects.count() == 2
 
 
-@pytest.mark.parametrize("task", [handlers.work, handlers.work_async], ids=["thread", "async"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(handlers.work, id="thread", marks=pytest.mark.slow),
+        pytest.param(handlers.work_async, id="async"),
+    ],
+)
 def test_b009_a_worker_that_stood_still_tells_its_handlers_within_a_heartbeat_and_is_refused(
     fleet: Fleet, task
 ):
@@ -249,6 +256,7 @@ def test_while_heartbeats_do_not_get_through_nothing_is_claimed(fleet: Fleet):
     assert [states_of(each) for each in ids] == [[AttemptState.COMPLETED]] * 2
 
 
+@pytest.mark.slow
 def test_two_attempts_of_one_job_in_one_process_do_not_answer_for_each_other(fleet: Fleet):
     """The first loses its lease and stays; the second is claimed by the same worker, and settles alone."""
     worker = fleet.start(slots=2)

@@ -153,6 +153,7 @@ def test_several_queues_are_served_in_turn(fleet: Fleet, seconds: float):
     assert min(halfway.count(name) for name in queues) >= 5
 
 
+@pytest.mark.slow
 def test_one_busy_queue_does_not_keep_a_slot_from_the_others(fleet: Fleet):
     """Each end of a slow job wakes the claimer twice; the queue must not depend on the number of turns."""
     make_queues("one", "two")

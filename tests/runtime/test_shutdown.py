@@ -50,6 +50,7 @@ def test_b167_what_ends_within_the_grace_succeeds_and_the_rest_starts_elsewhere(
     wait_for_status(waiting, DONE, of=second)
     began = time.monotonic()
     first.signal(signal.SIGTERM)
+    wait_until(lambda: "drains" in first.log, "the signal has arrived", of=first)
     late = put_for_both(handlers.note, "after the signal")
     wait_for_status(ids[:2], DONE, of=first)
     assert first.wait() == 0
