@@ -82,7 +82,7 @@ class JobPayload(models.Model):
     principal = models.TextField(null=True)  # noqa: DJ001
     correlation_id = models.TextField(null=True)  # noqa: DJ001
     traceparent = models.TextField(null=True)  # noqa: DJ001
-    tags = TextArrayField(null=True)  # type: ignore[misc]
+    tags = TextArrayField(null=True)
 
     objects: ClassVar[TenantManager["JobPayload"]] = TenantManager()
 
