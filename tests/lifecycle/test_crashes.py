@@ -133,8 +133,13 @@ def test_a_worker_that_always_dies_uses_the_attempts_up_and_is_not_run_for_ever(
         job_id = enqueue_one(max_attempts=2)
     with tenant_context("bolt"):
         enqueue_one()
+
+    def die_with_jobs_in_hand(moment, name):
+        if (moment, name) == ("after", "claim"):
+            raise Crash
+
     for _ in range(3):
-        with pytest.raises(Crash), crash_after(2):
+        with pytest.raises(Crash), fault(die_with_jobs_in_hand):
             step()
         age(*[job.pk for job in _running()], only=["lease_expires_at"], hours=1)
         reap_all(max_crashes=100, backoff=Backoff(base=0, factor=1, cap=0))

@@ -559,9 +559,8 @@ def test_any_order_of_verbs_is_what_the_model_says():
     search(EXAMPLES)
 
 
-# The few that are found soonest, out of ten that were tried by hand when this was written and found by a
-# longer search. The worker and the status of the fence are not here: as long as tokens only rise they say nothing more. What
-# they are for, a claim that is lost in a crash, is staged in test_races.
+# The ones that are found soonest. The worker and the status of the fence are not here: as long as tokens only
+# rise they say nothing more. What they are for, a claim that is lost in a crash, is staged in test_races.
 BROKEN = {
     "settle without the token": ("settle", "and job.lease_token = outcome.lease_token", ""),
     "settle that forgets the cancel": ("settle", "when job.cancel_requested_at is not null", "when false"),
