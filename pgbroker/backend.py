@@ -237,12 +237,13 @@ def wants_signals(event: str) -> bool:
     """Tell whether somebody besides Django's own log receivers listens, so that hot paths stay cheap."""
     if event == "attempt.started":
         return len(task_started.receivers) > _OWN_RECEIVERS
-    return event == "attempt.settled" and len(task_finished.receivers) > _OWN_RECEIVERS
+    return event in _FINISHED and len(task_finished.receivers) > _OWN_RECEIVERS
 
 
 # Django (and the backport) connect one receiver of their own to each signal, which writes a log line; the
 # same line is pgbroker's own event already.
 _OWN_RECEIVERS = 1
+_FINISHED = frozenset({"attempt.settled", "job.discarded", "job.gave_up"})
 
 
 def serve_signals() -> None:

@@ -105,7 +105,7 @@ class Settings:
     REAP_SECONDS: float = _key(15.0, _seconds(0.1, 3600), "How often expired leases are taken back.")
     MAX_ATTEMPTS: int = _key(5, _whole(1, 10_000), "Attempts a job gets when its type does not say.")
     MAX_CRASHES: int = _key(3, _whole(1, 10_000), "Lost workers after which a job becomes a dead letter.")
-    BACKOFF: Backoff = _key(
+    BACKOFF: Backoff = _key(  # noqa: RUF009
         _BACKOFF, _backoff, "Wait before a retry: seconds, or a mapping of base, factor, cap and jitter."
     )
     TIMEOUT_SECONDS: float | None = _key(

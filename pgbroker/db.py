@@ -284,13 +284,15 @@ def scope_statement(
         return _scope_named_cursor(execute, query, parameters, many, context, scope, setter_parameters)
     inside = not wrapper.get_autocommit()
     before = _scope_text(scope, False, settings().EVENTS, not everything, inside)
+    # executemany opens a pipeline of its own, and several statements in one text go through none: without a
+    # transaction the setting would be committed away before them.
+    apart = many or (not parameters and isinstance(query, str) and ";" in query.strip().rstrip(";"))
     with (
         unscoped(),
         wrapper.cursor() as setter,
         wrapper.cursor() as restorer,
         wrapper.wrap_database_errors,
-        # executemany opens a pipeline of its own, and would commit the setting away without a transaction.
-        transaction.atomic(using=wrapper.alias, savepoint=False) if many else wrapper.connection.pipeline(),
+        transaction.atomic(using=wrapper.alias, savepoint=False) if apart else wrapper.connection.pipeline(),
     ):
         setter.execute(before, setter_parameters)
         answer = execute(query, parameters, many, context)

@@ -6,6 +6,7 @@ from typing import Any
 from pgbroker import telemetry
 
 _log = logging.getLogger("pgbroker")
+LONGEST = 500
 _OBJECTS = frozenset({"attempt", "ended", "exception"})
 
 
@@ -17,11 +18,21 @@ def wants(event: str) -> bool:
 def write(event: str, keys: dict[str, Any]) -> None:
     """Write one line: a constant sentence, the facts in its keys."""
     level, sentence = telemetry.EVENTS[event]
-    facts = {name: value for name, value in keys.items() if value is not None and name not in _OBJECTS}
+    facts = {
+        name: _one_line(value) if isinstance(value, str) else value
+        for name, value in keys.items()
+        if value is not None and name not in _OBJECTS
+    }
     shown = " ".join(f"{name}={value}" for name, value in facts.items())
     # `name` and the like belong to the record itself.
     extra = {"event": event, **{key: facts.get(key) for key in telemetry.KEYS if key != "event"}}
     _log.log(level, "%s %s", sentence, shown, extra=extra, exc_info=keys.get("exception"))
+
+
+def _one_line(text: str) -> str:
+    """Keep a line a line: an error's text may be long, or have several."""
+    shown = " ".join(text.split())
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
 
 
 def serve_logs() -> None:

@@ -34,6 +34,8 @@ class Options:
         checked = {}
         for name, value in changes.items():
             if name not in _CHECKS:
+                if name in ("priority", "queue_name", "run_after", "backend"):
+                    raise InvalidOption(name, "is Django's own", f"Give it to .using({name}=...).")
                 close = get_close_matches(name, _CHECKS, n=1)
                 cure = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(_CHECKS)}."
                 raise InvalidOption(name, "is not an option", cure)

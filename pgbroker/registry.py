@@ -52,6 +52,8 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     max_attempts: int | None = None
     backoff: Backoff | BackoffCallable | None = None
     timeout: timedelta | None = None
+    # A run_after that was given as a timedelta: the database's clock turns it into an instant.
+    delay: timedelta | None = None
     call_options: Options = field(default_factory=Options)
     lenient: bool = True
 
@@ -59,6 +61,9 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
         # Here, not in @job: Django's @task and .using() come through it too.
         for name, check in _DECLARED.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
+        if not self.lenient:
+            # Before Django's own look: @job refuses a parameter with pgbroker's error, @task with Django's.
+            signature_of(self)
         super().__post_init__()
         _types.add(self)
 
@@ -74,6 +79,29 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     def key(self) -> str:
         """The registry key, as rows store it."""
         return self.type_name or _default_key(self.func)
+
+    def using(self, **changes: Any) -> "JobTask[P, R]":
+        """
+        Return this task with Django's options for the next call: priority, queue_name, run_after, backend.
+
+        *run_after* may be a timedelta too: so long from now by the database's clock.
+        """
+        unknown = sorted(set(changes) - {"priority", "queue_name", "run_after", "backend"})
+        if unknown:
+            raise InvalidOption(
+                unknown[0], "is not an option of .using()", f"Give it to .options({unknown[0]}=...)."
+            )
+        given = {name: value for name, value in changes.items() if value is not None}
+        if isinstance(given.get("run_after"), timedelta):
+            delay = given.pop("run_after")
+            if delay < timedelta(0):
+                raise InvalidOption(
+                    "run_after", f"is negative ({delay})", "Give a timedelta of zero or more."
+                )
+            given.update(delay=delay, run_after=None)
+        elif "run_after" in given:
+            given["delay"] = None
+        return replace(self, **given)
 
     def options(self, **changes: Any) -> "JobTask[P, R]":
         """Return this task with pgbroker's options for the next call; see `Options`. Raises `InvalidOption`."""
@@ -274,10 +302,7 @@ def job(
     }
 
     def declare(handler: Callable[P, R]) -> JobTask[P, R]:
-        task: JobTask[P, R] = JobTask(func=handler, run_after=None, **declared)
-        # Compiled here, so that a parameter that cannot be stored is refused where it is written.
-        signature_of(task)
-        return task
+        return JobTask(func=handler, run_after=None, **declared)
 
     return declare(function) if function is not None else declare
 

@@ -70,6 +70,8 @@ def row_of(call: Call) -> dict[str, Any]:
     }
     if task.run_after is not None:
         row["available_at"] = instant("run_after", task.run_after).isoformat()
+    elif task.delay is not None:
+        row["delay_seconds"] = task.delay.total_seconds()
     if isinstance(options.deadline, datetime):
         row["deadline_at"] = options.deadline.isoformat()
     elif options.deadline is not None:

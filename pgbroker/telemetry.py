@@ -27,12 +27,20 @@ KEYS = (
 EVENTS: dict[str, tuple[int, str]] = {
     "job.enqueued": (logging.DEBUG, "job enqueued"),
     "attempt.started": (logging.DEBUG, "attempt started"),
+    # One of the next four an attempt, by what the row decided.
     "attempt.settled": (logging.INFO, "attempt settled"),
+    "attempt.failed": (logging.WARNING, "attempt failed; the job will be tried again"),
+    "job.discarded": (logging.WARNING, "job given up by its handler"),
+    "job.gave_up": (logging.ERROR, "job ended without success"),
     "attempt.lease_lost": (logging.WARNING, "lease lost: the outcome was refused"),
     "attempt.reaped": (logging.WARNING, "lease expired: the attempt was taken back"),
     "attempt.released": (logging.INFO, "attempt handed back unharmed"),
     "attempt.abandoned": (logging.WARNING, "handler ignored its stop signal and was abandoned"),
-    "job.unknown_type": (logging.WARNING, "job of a type this worker does not know was put back"),
+    "job.unknown_type": (
+        logging.WARNING,
+        "job of a type this worker has not loaded was put back; declare it in jobs.py or tasks.py of an installed "
+        "app, or import it in AppConfig.ready()",
+    ),
     "job.expired": (logging.INFO, "job passed its deadline before it ran"),
     "worker.started": (logging.INFO, "worker started"),
     "worker.draining": (logging.INFO, "worker stopped claiming and drains"),

@@ -324,3 +324,14 @@ def test_a_job_enqueued_in_a_context_belongs_to_it_and_so_does_its_payload(poole
         assert JobPayload.objects.get(pk=job_id).tenant_id == "acme"
     assert not JobPayload.objects.filter(pk=job_id).exists()
     assert correlation.tenant.get() is None
+
+
+@pytest.mark.django_db
+def test_several_statements_in_one_text_run_as_the_tenant_of_the_context() -> None:
+    with tenant_context("acme"):
+        enqueue_one()
+
+    with tenant_context("acme"), connection.cursor() as cursor:
+        cursor.execute("select 1; select array_agg(distinct tenant_id::text) from pgbroker.job")
+        cursor.nextset()
+        assert cursor.fetchone() == (["acme"],)

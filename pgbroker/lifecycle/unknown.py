@@ -15,3 +15,8 @@ def unknown_since(
             "unknown_since", {"job_ids": list(job_ids)}, lambda row: (row[0], (row[1], row[2])), using=using
         )
     )
+
+
+def type_names(ids: Sequence[int], *, using: str | db.Session = "default") -> dict[int, str]:
+    """Return the names of types by number, also of those that this process has not loaded."""
+    return dict(db.fetch("type_names", {"ids": list(ids)}, lambda row: (row[0], row[1]), using=using))

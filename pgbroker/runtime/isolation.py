@@ -2,6 +2,7 @@
 
 import logging
 import math
+import select
 import time
 from collections import deque
 from contextvars import ContextVar, Token
@@ -55,6 +56,11 @@ class Losses:
 
 losses = Losses()
 
+# How long a handler's connection serves the jobs of its thread where CONN_MAX_AGE is 0. Django closes one after
+# each request then; after each job that would cost more than most jobs do. A thread without work closes its own.
+KEEP_SECONDS = 60.0
+IDLE_SECONDS = 1.0
+
 
 def freshen_connections() -> None:
     """
@@ -65,7 +71,9 @@ def freshen_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if connection.connection is None:
             continue
-        if getattr(connection, "pgbroker_cleaned_at", math.inf) <= losses.last_at:
+        if getattr(connection, "pgbroker_cleaned_at", math.inf) <= losses.last_at or _has_news(
+            connection.connection
+        ):
             connection.close()
         else:
             connection.close_if_unusable_or_obsolete()
@@ -75,7 +83,7 @@ def clean_connections() -> None:
     """
     After a handler: what it left open, half done or switched off must not reach the next one.
 
-    As after a request, what is older than CONN_MAX_AGE is closed, and the query log of DEBUG is emptied.
+    What is older than CONN_MAX_AGE is closed (see KEEP_SECONDS), and the query log of DEBUG is emptied.
     """
     for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
@@ -96,10 +104,39 @@ def clean_connections() -> None:
                 if connection.connection is not None or connection.in_atomic_block:
                     _abandon(connection)
             else:
+                _keep(connection)
                 connection.close_if_unusable_or_obsolete()
         except Exception:
             _log.debug("closing a handler's connection failed", exc_info=True)
             _abandon(connection)
+
+
+def close_idle_connections() -> None:
+    """When a thread has had no job for a while: close what only the flow of jobs kept open."""
+    for connection in connections.all(initialized_only=True):
+        if connection.settings_dict["CONN_MAX_AGE"] == 0:
+            connection.close()
+
+
+def _keep(connection: Any) -> None:
+    """Let a connection live for KEEP_SECONDS where the project said nothing, or that it ends with its use."""
+    settings = connection.settings_dict
+    # A pool of Django's own wants its connection back each time, which costs little.
+    if settings["CONN_MAX_AGE"] != 0 or settings.get("OPTIONS", {}).get("pool"):
+        return
+    if getattr(connection, "pgbroker_kept", None) is not connection.connection:
+        connection.pgbroker_kept = connection.connection
+        connection.close_at = time.monotonic() + KEEP_SECONDS
+
+
+def _has_news(raw: Any) -> bool:
+    """Tell whether the server has said something to an idle connection, such as goodbye."""
+    pgconn = getattr(raw, "pgconn", None)
+    if pgconn is None or getattr(raw, "closed", False):
+        return False
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _is_raw_spoilt(raw: Any) -> bool:

@@ -128,7 +128,7 @@ class Settler:
 
     def _tell(self, batch: list[Pair], statuses: dict[object, int]) -> None:
         wanted = telemetry.wanted("attempt.settled")
-        if not wanted and len(statuses) == len(batch):
+        if not wanted and len(statuses) == len(batch) and not any(ended.error_code for _, ended in batch):
             return
         for attempt, ended in batch:
             status = statuses.get(ended.lease.job_id)
@@ -136,17 +136,32 @@ class Settler:
                 telemetry.emit(
                     "attempt.lease_lost", **self.worker.keys(attempt.lease), state=ended.state.label
                 )
-            elif wanted:
+            elif wanted or ended.error_code:
+                event = _event_of(ended, status)
                 telemetry.emit(
-                    "attempt.settled",
+                    event,
                     **self.worker.keys(attempt.lease),
                     duration_seconds=ended.seconds,
                     error_code=ended.error_code,
                     state=ended.state.label,
                     status=Status(status).label,
+                    error=None if event == "attempt.settled" else ended.error,
+                    exception=attempt.error if event == "job.gave_up" else None,
                     attempt=attempt,
                     ended=ended,
                 )
+
+
+def _event_of(ended: Ended, status: int) -> str:
+    """Name what the row decided: a success, a failure that is tried again, or one that a person may want to see."""
+    match status:
+        case Status.SCHEDULED if ended.error_code:
+            return "attempt.failed"
+        case Status.FAILED if ended.error_code == "discarded":
+            return "job.discarded"
+        case Status.FAILED | Status.DEAD_LETTER:
+            return "job.gave_up"
+    return "attempt.settled"
 
 
 def _weight(ended: Ended) -> int:

@@ -10,7 +10,7 @@ from pgbroker.db import Session
 from pgbroker.lease import Lease
 from pgbroker.lifecycle.release import release
 from pgbroker.lifecycle.settle import settle
-from pgbroker.lifecycle.unknown import unknown_since
+from pgbroker.lifecycle.unknown import type_names, unknown_since
 from pgbroker.outcomes import Ended
 from pgbroker.states import AttemptState
 
@@ -28,12 +28,14 @@ def put_back_unknown(worker: "Worker", leases: Sequence[Lease], *, using: Sessio
     Nothing is burned by a release, so a deploy that rolls out slowly loses nothing.
     """
     since = unknown_since([lease.job_id for lease in leases], using=using)
+    names = type_names(list({lease.job_type_id for lease in leases}), using=using)
     grace = worker.settings.UNKNOWN_TYPE_GRACE_SECONDS
     back: list[tuple[Lease, timedelta]] = []
     dead: list[Ended] = []
     for lease in leases:
         seconds, times = since.get(lease.job_id, (0.0, 0))
-        telemetry.emit("job.unknown_type", **worker.keys(lease), error_code=CODE)
+        name = names.get(lease.job_type_id)
+        telemetry.emit("job.unknown_type", **{**worker.keys(lease), "job_type": name}, error_code=CODE)
         if seconds >= grace and (times or grace == 0):
             dead.append(
                 Ended(
@@ -44,8 +46,9 @@ def put_back_unknown(worker: "Worker", leases: Sequence[Lease], *, using: Sessio
                     dead=True,
                     error_code=CODE,
                     error=(
-                        f"unknown job type: no worker that claimed this job in {grace:g} s has loaded its type "
-                        f"in version {lease.type_version}. Deploy the code, then retry the job."
+                        f"unknown job type: no worker that claimed this job in {grace:g} s has loaded {name!r} in "
+                        f"version {lease.type_version}. Declare it in jobs.py or tasks.py of an installed app, deploy "
+                        "the code, then retry the job."
                     ),
                 )
             )

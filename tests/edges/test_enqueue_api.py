@@ -220,6 +220,32 @@ def test_a_type_that_no_worker_has_declared_yet_is_declared_by_its_first_call() 
     assert get_job(result.id).queue == "api-reports"
 
 
+def test_a_run_after_may_be_a_timedelta_by_the_database_s_clock() -> None:
+    stored = get_job(note.using(run_after=timedelta(minutes=5)).enqueue("later").id)
+
+    assert stored.available_at == stored.created_at + timedelta(minutes=5)
+    with pytest.raises(InvalidOption, match="negative"):
+        note.using(run_after=timedelta(seconds=-1))
+
+
+def test_an_option_at_the_wrong_door_is_shown_the_right_one() -> None:
+    with pytest.raises(InvalidOption, match=r"\.using\(priority="):
+        note.options(priority=5)
+    with pytest.raises(InvalidOption, match=r"\.options\(deadline="):
+        note.using(deadline=5)
+
+
+def test_a_parameter_that_cannot_be_stored_is_refused_where_the_job_is_declared() -> None:
+    class Order:
+        pass
+
+    def send(order: Order) -> None:
+        """Never declared."""
+
+    with pytest.raises(InvalidOption, match="order"):
+        job(send)
+
+
 def test_a_past_run_after_is_ready_now() -> None:
     result = note.using(run_after=datetime(2001, 1, 1, tzinfo=UTC)).enqueue("now")
 

@@ -17,6 +17,7 @@ from tests.runtime.fleet import (
     put_for_both,
     states_of,
     wait_for_status,
+    wait_until,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,6 +118,16 @@ def test_b119_the_query_log_of_debug_does_not_grow(fleet: Fleet):
     assert len({each["backend"] for each in results}) == 1
 
 
+@pytest.mark.parametrize("keep", [0, 600], ids=["CONN_MAX_AGE=0", "CONN_MAX_AGE=600"])
+def test_jobs_that_follow_each_other_share_a_connection(fleet: Fleet, keep):
+    ids = [put(handlers.count_queries) for _ in range(20)]
+    worker = fleet.start(slots=1, database={"CONN_MAX_AGE": keep})
+
+    wait_for_status(ids, DONE, of=worker)
+
+    assert len({result_of(each)["backend"] for each in ids}) == 1
+
+
 def test_a_slot_without_work_keeps_no_connection_where_django_keeps_none(fleet: Fleet, superuser):
     ids = [*put_for_both(handlers.note, "x"), *put_for_both(handlers.note_async, "y")]
     worker = fleet.start(slots=4)
@@ -128,11 +139,16 @@ def test_a_slot_without_work_keeps_no_connection_where_django_keeps_none(fleet: 
         "and pid <> pg_backend_pid() and application_name like 'pgbroker %%'"
     ).fetchall()
     assert len(names) <= 5
-    (others,) = superuser.execute(
-        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
-        "and application_name not like 'pgbroker %%' and backend_type = 'client backend'"
-    ).fetchone()
-    assert others <= 2  # this test's own, and none of the four slots'
+    # This test's own, and none of the four slots', soon after their last job.
+    wait_until(
+        lambda: superuser.execute(
+            "select count(*) from pg_stat_activity where datname = current_database() "
+            "and pid <> pg_backend_pid() and application_name not like 'pgbroker %%' "
+            "and backend_type = 'client backend'"
+        ).fetchone()[0]
+        <= 2,
+        "the slots have let go of their connections",
+    )
 
 
 def test_b115_idle_connections_that_were_killed_cost_no_job_an_attempt(fleet: Fleet, superuser):

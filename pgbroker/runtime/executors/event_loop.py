@@ -14,7 +14,14 @@ from django.db import connections
 from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
-from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections, losses
+from pgbroker.runtime.isolation import (
+    IDLE_SECONDS,
+    clean_connections,
+    close_idle_connections,
+    enter,
+    freshen_connections,
+    losses,
+)
 
 if TYPE_CHECKING:
     from pgbroker.outcomes import Ended
@@ -34,6 +41,7 @@ class _JobThread(ThreadSensitiveContext):
     """The thread of one job's sync parts, made by asgiref when it is first needed."""
 
     cleaned_at = math.inf
+    closed_at = -math.inf
 
 
 class EventLoopExecutor:
@@ -54,6 +62,7 @@ class EventLoopExecutor:
         # Threads of sync parts that did not come free: they keep Python from ending the process.
         self.strays = 0
         self._contexts: list[_JobThread] = []
+        self._closing_idle = False
         # The loop keeps weak references only: a task that nobody holds may vanish while it waits.
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -156,11 +165,32 @@ class EventLoopExecutor:
         self.worker.report(attempt, ended)
         if await self._clean(sensitive):
             self._contexts.append(sensitive)
+            if not self._closing_idle:
+                self._closing_idle = True
+                asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_idle)
         else:
             self.strays += 1
         following = self.worker.next_after(attempt)
         if following is not None:
             self.worker.start(following)
+
+    def _close_idle(self) -> None:
+        """Let go of the connections of threads that no job has used for a while."""
+        idle_since = time.monotonic() - IDLE_SECONDS
+        waiting = False
+        for sensitive in self._contexts:
+            if sensitive.closed_at >= sensitive.cleaned_at:
+                continue
+            if sensitive.cleaned_at > idle_since:
+                waiting = True
+                continue
+            sensitive.closed_at = sensitive.cleaned_at
+            executor: Any = SyncToAsync.context_to_thread_executor.get(sensitive)
+            if executor is not None:
+                executor.submit(close_idle_connections)
+        self._closing_idle = waiting
+        if waiting:
+            asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_idle)
 
     async def _attempt(self, attempt: Attempt) -> "Ended":
         settings = self.worker.settings

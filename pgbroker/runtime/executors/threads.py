@@ -2,7 +2,7 @@
 
 import threading
 from contextvars import Context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from django.db import connections
@@ -10,7 +10,13 @@ from django.db import connections
 from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
-from pgbroker.runtime.isolation import clean_connections, enter, freshen_connections
+from pgbroker.runtime.isolation import (
+    IDLE_SECONDS,
+    clean_connections,
+    close_idle_connections,
+    enter,
+    freshen_connections,
+)
 
 if TYPE_CHECKING:
     from pgbroker.outcomes import Ended
@@ -54,7 +60,7 @@ class ThreadExecutor:
 
     def _run(self) -> None:
         try:
-            while (attempt := self._queue.get()) is not None:
+            while (attempt := self._next()) is not None:
                 following: Attempt | None = attempt
                 while following is not None:
                     attempt = following
@@ -70,6 +76,14 @@ class ThreadExecutor:
                     self._idle += 1
         finally:
             connections.close_all()
+
+    def _next(self) -> Attempt | None:
+        """Wait for an attempt; without one for a while, let go of the connections."""
+        try:
+            return self._queue.get(timeout=IDLE_SECONDS)
+        except Empty:
+            close_idle_connections()
+            return self._queue.get()
 
     def _attempt(self, attempt: Attempt) -> "Ended":
         settings = self.worker.settings

@@ -172,7 +172,7 @@ begin
         select tenant, entry.job_type_id, entry.idempotency_key, entry.id, entry.digest, entry.idempotency_scope
         from unnest(entries) as entry
         where entry.outcome = 'pending'
-        order by entry.job_type_id, entry.idempotency_key
+        order by entry.job_type_id, entry.idempotency_key collate "C"
         on conflict (tenant_id, job_type_id, key) do nothing;
 
         -- Wait only where the holder seems to let go: a plain duplicate takes no lock.
