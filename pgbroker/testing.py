@@ -7,7 +7,7 @@ connection, so it works inside a `TestCase` transaction too.
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -109,31 +109,32 @@ def _run(lease: Lease, known: dict[int, JobType], alias: str) -> Ran:
 
 def _call(attempt: Attempt, alias: str) -> Ended:
     """Call a handler as a worker does, but keep the surrounding transaction usable when it breaks it."""
-    job_type = attempt.job_type
     connection = connections[alias]
-    savepoint = transaction.savepoint(using=alias) if connection.in_atomic_block else None
+    block = transaction.atomic(using=alias) if connection.in_atomic_block else nullcontext()
+    with block:
+        ended = _outcome_of_call(attempt)
+        # A handler that caught the database's error left the transaction broken all the same.
+        if connection.in_atomic_block and connection.connection.info.transaction_status.name == "INERROR":
+            transaction.set_rollback(True, using=alias)
+    return ended
+
+
+def _outcome_of_call(attempt: Attempt) -> Ended:
+    job_type = attempt.job_type
     tokens = enter(attempt)
     try:
         args, kwargs = decode(job_type.signature, attempt.lease.args)
         handler = async_to_sync(job_type.task.func) if job_type.is_async else job_type.task.func
         context = (attempt.context(),) if job_type.task.takes_context else ()
-        ended = attempt.completed(handler(*context, *args, **kwargs), settings())
+        return attempt.completed(handler(*context, *args, **kwargs), settings())
     except UndecodableArgument as error:
-        ended = attempt.undecodable(error, settings())
+        return attempt.undecodable(error, settings())
     except (KeyboardInterrupt, AssertionError):
         raise  # the test's own
     except BaseException as error:
-        ended = attempt.failed(error, settings())
+        return attempt.failed(error, settings())
     finally:
         leave(tokens)
-    if savepoint is not None:
-        broken = connection.needs_rollback or connection.connection.info.transaction_status.name == "INERROR"
-        if broken:
-            connection.needs_rollback = False
-            transaction.savepoint_rollback(savepoint, using=alias)
-        else:
-            transaction.savepoint_commit(savepoint, using=alias)
-    return ended
 
 
 def age(job: UUID | str | None = None, *, using: str | None = None, **duration: float) -> None:
