@@ -77,6 +77,22 @@ def test_a_guide_is_named_after_its_title(page: Path) -> None:
     assert re.sub(r"[^a-z ]", "", title.lower()).replace(" ", "-") == page.stem
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*/index.md")), ids=lambda page: page.parent.name)
+def test_an_index_links_to_each_page_by_its_title(page: Path) -> None:
+    (toctree,) = (block.body for block in blocks(page) if block.language == "{toctree}")
+    listed = [line for line in toctree.splitlines() if line and not line.startswith(":")]
+    titles = {
+        each.stem: each.read_text().partition("\n")[0].removeprefix("# ")
+        for each in page.parent.glob("*.md")
+        if each != page
+    }
+
+    assert sorted(listed) == sorted(titles)
+    assert re.findall(r"^- \[(.+)\]\((.+)\.md\)$", page.read_text(), re.M) == [
+        (titles[name], name) for name in listed
+    ]
+
+
 def test_fragments_of_the_changelog_say_issue_and_kind() -> None:
     kinds = "added|changed|fixed|removed|deprecated|security"
 
