@@ -7,11 +7,15 @@ import re
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from uuid import uuid4
 
+import psycopg
 import pytest
+from django.db import connections
 
 from docs.generated import DOCS
-from tests.docs.walkthrough import Reader, reader
+from testproject.pg_cluster import SUPERUSER
+from tests.docs.walkthrough import Reader, blocks, reader
 
 
 def look_into_the_admin(somebody: Reader) -> str:
@@ -42,3 +46,27 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
 
     assert "orders.send_receipt" in shown
     assert "ProviderDown: 503 Service Unavailable" in shown
+
+
+def test_the_sql_makes_an_ordinary_role_that_owns_the_database() -> None:
+    (sql,) = (block.body for block in blocks(DOCS / "tutorial.md") if block.language == "postgresql")
+    parameters = connections["default"].get_connection_params()
+    where = {key: parameters[key] for key in ("host", "port") if parameters.get(key)}
+    name = f"docs_{uuid4().hex[:12]}"
+    try:
+        server = psycopg.connect(**where, user=SUPERUSER, dbname="postgres", autocommit=True)
+    except psycopg.OperationalError as error:
+        pytest.skip(f"needs a superuser of the tests' server: {error}")
+    with server:
+        try:
+            for statement in sql.replace("bookshop", name).splitlines():
+                server.execute(statement)
+            role = {"user": name, "password": "open-sesame", "dbname": name}
+            with psycopg.connect(**where, **role) as made:
+                made.execute("create schema pgbroker")  # as the migration does
+                found = made.execute("select rolsuper or rolbypassrls from pg_roles where rolname = user")
+
+                assert found.fetchone() == (False,)
+        finally:
+            server.execute(f"drop database if exists {name} with (force)")
+            server.execute(f"drop role if exists {name}")

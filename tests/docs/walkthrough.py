@@ -5,7 +5,8 @@ What a fenced block means is told by its language and its first line:
 
 - `python` with a first line `# path/file.py` is that file; `# path/file.py, at the end` is added to it;
 - `console`: lines that begin with `$ ` are commands, the lines after one are its output;
-- `pycon` is a session of `python manage.py shell`, compared as doctests are.
+- `pycon` is a session of `python manage.py shell`, compared as doctests are;
+- `postgresql` makes the database, which this reader has been given: another test runs it.
 
 In output, `…` stands for anything within a line, and a line of its own for any lines. A worker without
 `--burst` and the development server go on in the background; `^C` interrupts the worker.
@@ -112,13 +113,16 @@ class Reader:
                 self.type(block.body, where)
             elif block.language == "pycon":
                 self.session(block.body, where)
+            elif block.language == "postgresql":
+                continue
             else:
                 raise AssertionError(f"{where}: nobody knows what to do with this block ({block.language})")
 
     def write(self, first_line: re.Match[str], body: str) -> None:
         path = self.directory / first_line["path"]
-        # The one thing changed: databases of two test runs on one server need two names.
+        # The one thing changed: the database is this reader's, and libpq's variables say how to reach it.
         text = body.replace('"NAME": "bookshop"', f'"NAME": "{self.database}"')
+        text = re.sub(r'^ *"(USER|PASSWORD|HOST|PORT)": "[^"]*",\n', "", text, flags=re.M)
         with path.open("a" if first_line["at_the_end"] else "w") as file:
             file.write(f"\n{text}" if first_line["at_the_end"] else text)
 
