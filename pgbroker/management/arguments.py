@@ -40,6 +40,47 @@ def teach(parser: CommandParser, examples: str) -> None:
     parser.epilog = "examples:\n" + "\n".join(f"  manage.py {line}" for line in examples.strip().splitlines())
 
 
+class ActionParser(CommandParser):
+    """
+    The parser of an action (`broker_jobs list`): Django's own flags work after it as well as before it.
+
+    They are read by a parser beside it. Its own flags stay what its help and the reference list.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        how.setdefault("epilog", "Django's flags (--settings, --verbosity and so on) may stand here too.")
+        super().__init__(**how)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Read Django's flags out of *args*, the action's own from the rest."""
+        told, rest = _flags_of_django(self).parse_known_args(args)
+        parsed, unknown = super().parse_known_args(rest, namespace)
+        vars(parsed).update(vars(told))
+        return parsed, unknown
+
+
+def _flags_of_django(parser: CommandParser) -> argparse.ArgumentParser:
+    # Suppressed: a flag that is not given here must not undo what was given before the action.
+    flags = CommandParser(
+        prog=parser.prog,
+        called_from_command_line=parser.called_from_command_line,
+        add_help=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    flags.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3])
+    for valued in ("--settings", "--pythonpath"):
+        flags.add_argument(valued)
+    for switch in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
+        flags.add_argument(switch, action="store_true", default=argparse.SUPPRESS)
+    return flags
+
+
+def add_actions(parser: CommandParser) -> Any:
+    """Add the word after the command that chooses what it does; returns where parsers of actions are added."""
+    return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=ActionParser)
+
+
 def add_database(parser: CommandParser) -> None:
     """Add `--database`."""
     parser.add_argument(

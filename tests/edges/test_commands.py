@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from io import StringIO
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
+from django.core.management.base import BaseCommand
 
 from pgbroker import control, reports
 from pgbroker.models import Pause, Queue
@@ -309,6 +311,62 @@ def test_help_teaches_by_examples(command, capsys):
     said = capsys.readouterr().out
     assert "examples:" in said
     assert f"  manage.py {command}" in said
+
+
+FLAGS_OF_DJANGO = {
+    "verbosity": ("-v", "2"),
+    "settings": ("--settings", "testproject.settings"),
+    "pythonpath": ("--pythonpath", "."),
+    "traceback": ("--traceback",),
+    "no_color": ("--no-color",),
+    "force_color": ("--force-color",),
+    "skip_checks": ("--skip-checks",),
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS_OF_DJANGO)
+@pytest.mark.parametrize(
+    "typed", [("broker_jobs", "list", "--limit", "3"), ("broker_queues", "create", "mail")]
+)
+def test_a_flag_of_django_is_heard_on_both_sides_of_the_action(typed, flag):
+    command, *rest = typed
+    parser = load_command_class("pgbroker", command).create_parser("manage.py", command)
+    given = FLAGS_OF_DJANGO[flag]
+
+    before = parser.parse_args([*given, *rest])
+    between = parser.parse_args([rest[0], *given, *rest[1:]])
+    behind = parser.parse_args([*rest, *given])
+
+    assert before == between == behind
+    assert getattr(behind, flag) != getattr(parser.parse_args(rest), flag)
+
+
+def test_every_flag_of_django_is_among_them():
+    parser = BaseCommand().create_parser("manage.py", "any")
+
+    assert {action.dest for action in parser._actions} - {"help", "version"} == set(FLAGS_OF_DJANGO)
+
+
+def test_what_no_action_knows_is_refused_still():
+    with pytest.raises(CommandError, match="unrecognized arguments: --colour"):
+        run("broker_jobs", "list", "--colour")
+    with pytest.raises(CommandError, match="invalid choice: 9"):
+        run("broker_jobs", "list", "--verbosity", "9")
+
+
+@pytest.mark.parametrize("command", ["broker_jobs", "broker_queues"])
+def test_every_argument_of_an_action_has_a_help_text(command):
+    parser = load_command_class("pgbroker", command).create_parser("manage.py", command)
+    (actions,) = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+
+    without = [
+        (name, argument.dest)
+        for name, action in actions.choices.items()
+        for argument in action._actions
+        if not argument.help
+    ]
+
+    assert without == []
 
 
 # ------------------------------------------------------------------ queues

@@ -15,6 +15,7 @@ from pgbroker.lifecycle.retry import retry_many
 from pgbroker.management import exits
 from pgbroker.management.arguments import (
     Arguments,
+    add_actions,
     add_database,
     add_format,
     add_tenant,
@@ -45,7 +46,7 @@ broker_jobs cancel 0199b0de-... --reason "wrong month"
 broker_jobs redrive --type shop.send_invoice --dry-run
 """,
         )
-        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        actions = add_actions(parser)
 
         one = actions.add_parser("list", help="List jobs, newest first, a page at a time.")
         self._add_filters(one, statuses=list(Status))
@@ -53,15 +54,15 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         one.add_argument("--after", metavar="ID", help="Go on after this job, the last of the page before.")
 
         one = actions.add_parser("show", help="Show one job with its arguments, attempts and timeline.")
-        one.add_argument("ids", metavar="ID", nargs=1)
+        one.add_argument("ids", metavar="ID", nargs=1, help="The job, by its id.")
 
         one = actions.add_parser("retry", help="Make failed, dead-lettered or cancelled jobs ready again.")
-        one.add_argument("ids", metavar="ID", nargs="+")
+        one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
         one.add_argument("--attempts", metavar="N", default=1, help="Attempts to grant each.")
 
         one = actions.add_parser("cancel", help="Cancel live jobs; a running one is asked to stop.")
-        one.add_argument("ids", metavar="ID", nargs="+")
-        one.add_argument("--reason", default="", help="Kept with the jobs.")
+        one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
+        one.add_argument("--reason", metavar="TEXT", default="", help="Kept with the jobs.")
 
         one = actions.add_parser("redrive", help="Retry all ended jobs that match, oldest end first.")
         self._add_filters(one, statuses=sorted(RETRYABLE), default=Status.DEAD_LETTER)

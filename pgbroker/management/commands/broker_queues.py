@@ -13,6 +13,7 @@ from pgbroker.lifecycle.declare import declare_queues
 from pgbroker.management import exits
 from pgbroker.management.arguments import (
     Arguments,
+    add_actions,
     add_database,
     add_format,
     add_tenant,
@@ -42,11 +43,11 @@ broker_queues resume --queue mail
 broker_queues set mail --lease-seconds 300 --ageing-seconds default
 """,
         )
-        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        actions = add_actions(parser)
         one = actions.add_parser("list", help="List queues with depth, pauses and settings.")
         add_tenant(one)
         one = actions.add_parser("create", help="Make queues; those that exist stay as they are.")
-        one.add_argument("names", metavar="NAME", nargs="+")
+        one.add_argument("names", metavar="NAME", nargs="+", help="The queues to make.")
         for name, what in (("pause", "Stop claims; running jobs go on."), ("resume", "End a pause.")):
             one = actions.add_parser(name, help=what)
             one.add_argument("--queue", metavar="NAME", help="This queue.")
@@ -56,9 +57,9 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
                 one.add_argument(
                     "--for", dest="duration", metavar="TIME", help="90, 10m, 2h or 1d; until resumed."
                 )
-                one.add_argument("--reason", default="", help="Shown wherever the pause is.")
+                one.add_argument("--reason", metavar="TEXT", default="", help="Shown wherever the pause is.")
         one = actions.add_parser("set", help="Change ageing and lease of a queue.")
-        one.add_argument("name", metavar="NAME")
+        one.add_argument("name", metavar="NAME", help="The queue to change.")
         one.add_argument("--ageing-seconds", metavar="S", help=f"A number, or {DEFAULT!r}: AGEING_SECONDS.")
         one.add_argument("--lease-seconds", metavar="S", help=f"A number, or {DEFAULT!r}: LEASE_SECONDS.")
         for each in actions.choices.values():
