@@ -55,7 +55,8 @@ class ActionParser(CommandParser):
         """Read Django's flags out of *args*, the action's own from the rest."""
         told, rest = _flags_of_django(self).parse_known_args(args)
         parsed, unknown = super().parse_known_args(rest, namespace)
-        vars(parsed).update(vars(told))
+        for name, value in vars(told).items():
+            setattr(parsed, name, value)
         return parsed, unknown
 
 

@@ -34,10 +34,12 @@ def exit_code_of(error: PgBrokerError) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), ERROR)
 
 
-def refused(troubles: Sequence[PgBrokerError]) -> CommandError:
+def refused(troubles: Sequence[PgBrokerError], *, code: int | None = None) -> CommandError:
     """Make one command error of everything that is wrong, a line each, with its stable code."""
     lines = [f"[{error.code}] {error.message}" for error in troubles]
-    return CommandError("\n".join(lines), returncode=max(exit_code_of(error) for error in troubles))
+    if code is None:
+        code = max(exit_code_of(error) for error in troubles)
+    return CommandError("\n".join(lines), returncode=code)
 
 
 @contextmanager

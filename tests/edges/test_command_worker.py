@@ -18,9 +18,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
-from pgbroker.models import Execution, Job, Worker
+from pgbroker.lifecycle.declare import declare_queues
+from pgbroker.models import Execution, Job, Queue, Worker
 from pgbroker.states import AttemptState, Status
-from tests.support.jobs import enqueue_one, executions, status
+from pgbroker.tenancy import tenant_context
+from tests.support.jobs import enqueue_one, executions, guards_off, status
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -134,6 +136,8 @@ def test_a_worker_ends_after_so_many_jobs(start):
 
 
 def test_the_start_is_told_with_all_that_may_be_wrong(start):
+    declare_queues(["fresh"])
+
     worker = start("--burst", "--queues", f"{QUEUE},fresh", "--concurrency", "3")
 
     assert worker.code() == 0, worker.said
@@ -217,7 +221,63 @@ def test_a_worker_runs_in_process_too():
     assert not Job.objects.filter(status=Status.RUNNING).exists()
 
 
+def test_the_end_of_a_burst_tells_of_what_is_scheduled_for_later(start):
+    enqueue()
+    for _ in range(2):
+        enqueue_one(job_type="handlers.nothing", queue=QUEUE, available_at="2999-01-01T00:00:00Z")
+    enqueue_one(available_at="2999-01-01T00:00:00Z")
+    with tenant_context("acme"):
+        enqueue_one(job_type="handlers.nothing", queue=QUEUE, available_at="2999-01-01T00:00:00Z")
+
+    worker = start("--burst", "--queues", QUEUE)
+
+    assert worker.code() == 0, worker.said
+    assert "3 jobs are scheduled for later" in worker.said.splitlines()[-1]
+
+
+def test_a_burst_that_leaves_nothing_says_nothing_of_later(start):
+    enqueue()
+
+    worker = start("--burst", "--queues", QUEUE)
+
+    assert worker.code() == 0, worker.said
+    assert "for later" not in worker.said
+
+
 # ------------------------------------------------------------------ queues
+
+
+def test_a_queue_that_nobody_declared_or_made_is_refused_and_not_made():
+    declare_queues(["reports"])
+
+    with pytest.raises(CommandError) as caught:
+        call_command("broker_worker", burst=True, queues="default,reprots,elsewhere")
+
+    first, second = str(caught.value).splitlines()
+    assert caught.value.returncode == 2
+    assert first.startswith("[unknown_queue] there is no queue 'reprots'. Did you mean 'reports'?")
+    assert "manage.py broker_queues create reprots" in first
+    assert "'elsewhere'" in second
+    assert "Did you mean" not in second
+    assert not Queue.objects.filter(name__in=["reprots", "elsewhere"]).exists()
+
+
+def test_a_queue_that_a_job_declares_is_made(start):
+    with guards_off():
+        Queue.objects.filter(name=QUEUE).delete()
+
+    worker = start("--burst", "--queues", QUEUE)
+
+    assert worker.code() == 0, worker.said
+    assert Queue.objects.filter(name=QUEUE).exists()
+
+
+def test_an_excluded_queue_that_nobody_knows_is_warned_of(start):
+    worker = start("--burst", "--exclude-queues", "handlres")
+
+    assert worker.code() == 0, worker.said
+    assert "--exclude-queues leaves nothing out: there is no queue 'handlres'" in worker.said
+    assert "Did you mean 'handlers'?" in worker.said
 
 
 def test_excluded_queues_are_left_alone(start):

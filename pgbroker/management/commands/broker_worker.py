@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser, SystemCheckError
+from django.db import Error
 
-from pgbroker import backend, logs
+from pgbroker import backend, logs, reports
 from pgbroker.conf import settings
+from pgbroker.errors import UnknownQueue
+from pgbroker.lifecycle.declare import list_queues
 from pgbroker.management import exits
 from pgbroker.management.arguments import Arguments, add_database, checked, teach
 from pgbroker.management.signals import StopSignals
 from pgbroker.management.start import Target, look_at
+from pgbroker.registry import types
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
+from pgbroker.tenancy import scope_all
 
 _log = logging.getLogger("pgbroker.worker")
 MOST_SLOTS = 1000
@@ -45,7 +50,9 @@ broker_worker --burst                             work off what is ready, then e
 """,
         )
         parser.add_argument(
-            "--queues", metavar="A,B", help="Serve only these; made if need be. Default: all queues."
+            "--queues",
+            metavar="A,B",
+            help="Serve only these. Each must exist or be declared by a job. Default: all queues.",
         )
         parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all queues but these.")
         parser.add_argument("--concurrency", metavar="N", default=8, help="Jobs to run at once.")
@@ -76,6 +83,7 @@ broker_worker --burst                             work off what is ready, then e
         assert options.database is not None
         with exits.errors_of_a_command(options.database):
             target = look_at(options.database)
+            refuse_unknown_queues(options, options.database)
             worker = Worker(options)
             logs.serve_logs()
             backend.serve_signals()
@@ -86,6 +94,8 @@ broker_worker --burst                             work off what is ready, then e
                 code = worker.run()
             except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
                 code = 0
+        if options.burst and not code:
+            tell_what_is_left(options, options.database)
         if self.signals is not None and (code or worker.left_running):
             # Threads that ignored their stop must not keep the process: Python would wait for some of them.
             leave(code)
@@ -117,6 +127,18 @@ def read(arguments: Arguments) -> WorkerOptions:
         max_jobs=arguments.whole("max_jobs", 1, 2**31 - 1),
         heartbeat_file=heartbeat_file,
     )
+
+
+def refuse_unknown_queues(options: WorkerOptions, alias: str) -> None:
+    """Raise, with exit code 2, for each named queue that neither exists nor is declared: a slip, most likely."""
+    known = {each.task.queue_name for each in types().values()} | {"default"}
+    known |= {each.name for each in list_queues(using=alias)}
+    unknown = [UnknownQueue(name, known) for name in options.queues if name not in known]
+    if unknown:
+        raise exits.refused(unknown, code=exits.CONFIGURATION)
+    for name in options.exclude_queues:
+        if name not in known:
+            _log.warning("--exclude-queues leaves nothing out: %s", UnknownQueue(name, known).message)
 
 
 def log_somewhere(verbosity: int) -> None:
@@ -151,6 +173,24 @@ def tell(target: Target, options: WorkerOptions) -> None:
     )
     for warning in target.warnings:
         _log.warning("%s", warning)
+
+
+def tell_what_is_left(options: WorkerOptions, alias: str) -> None:
+    """Say that jobs are due later: whoever tries a burst would take them for lost."""
+    try:
+        with scope_all():
+            depths = reports.list_depths(using=alias)
+    except Error:
+        # The work is done; that the database has gone away since changes nothing about it.
+        return
+    count = sum(
+        each.scheduled
+        for each in depths
+        if each.queue not in options.exclude_queues and (not options.queues or each.queue in options.queues)
+    )
+    if count:
+        jobs = "1 job is" if count == 1 else f"{reports.at_most(count)} jobs are"
+        _log.info("%s scheduled for later: a burst does not wait for them.", jobs)
 
 
 def leave(code: int) -> None:
