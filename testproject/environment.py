@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -26,6 +27,8 @@ OLDEST_PYTHON = (3, 11)
 # In the environment. OURS is written first, READY last: with only the first, a run was killed half way.
 OURS = ".made-by-pgbroker"
 READY = ".ready"
+# Of what a failed step said, so many lines are shown: pip tells of each package, and of its trouble last.
+LAST_LINES = 30
 
 
 class EnvironmentProblem(Exception):
@@ -112,15 +115,17 @@ def _make(place: Path, lock: int) -> None:
             )
     _clear(place)
     began = time.monotonic()
-    _say(f"making {place.name} with Python {sys.version.split()[0]} (once; it takes about a minute)")
+    _say(f"making {place.name} with Python {sys.version.split()[0]} (once; it takes one to three minutes)")
     place.mkdir(parents=True, exist_ok=True)
     (place / OURS).touch()
     _run([os.path.realpath(sys._base_executable), "-m", "venv", str(place)], "venv", lock)
-    install = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
+    install = [str(place / "bin" / "python"), "-m", "pip", "install", "--no-input", "--progress-bar=off"]
     # --no-deps, since the lock names everything; --only-binary, so that no compiler is needed and no
     # package's code runs here; --no-compile, since pip would do it on one core.
     install += ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--no-compile"]
-    _run([*install, "--require-hashes", "--requirement", str(LOCK_FILE)], "pip", lock)
+    _say("downloading and installing packages, a dot for each")
+    _run([*install, "--require-hashes", "--requirement", str(LOCK_FILE)], "pip", lock, show=_dots)
+    _say("compiling them")
     _compile(place, lock)
     # The checkout itself, importable from any working directory.
     (packages,) = place.glob("lib/python*/site-packages")
@@ -160,17 +165,34 @@ def _clear(place: Path) -> None:
             entry.unlink()
 
 
-def _run(command: list[str], name: str, lock: int) -> None:
+def _run(command: list[str], name: str, lock: int, show: Callable[[str], None] = lambda line: None) -> None:
+    said = []
     # The command has the lock as well: when this process alone is killed, pip goes on writing, and the
     # next one must wait for it.
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, pass_fds=[lock]
-    )
-    if done.returncode != 0:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pass_fds=[lock]
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                said.append(line)
+                show(line)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
         raise EnvironmentProblem(
-            f"{name} failed. What it said:\n{done.stdout.strip()}\n\n"
+            f"{name} failed. The end of what it said:\n{''.join(said[-LAST_LINES:]).strip()}\n\n"
             "Run the same command again to start over; nothing half-made is used."
         )
+
+
+def _dots(line: str) -> None:
+    """Show that pip moves: a dot when it fetches a package, and a word when it has all."""
+    if line.startswith("Collecting "):
+        print(".", end="", file=sys.stderr, flush=True)
+    elif line.startswith("Installing "):
+        print(" all there, installing", file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

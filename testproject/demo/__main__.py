@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         with children:
             stage.run(choices, children)
     except KeyboardInterrupt:
-        print("\nstopped", flush=True)
+        print("stopped", flush=True)
     except (DemoFailed, embedded_pg.EmbeddedPostgresError) as error:
         print(f"\n{error}", file=sys.stderr, flush=True)
         return 1

@@ -143,6 +143,9 @@ class Children:
         """Handle a signal: the first one ends the demo, another one while it stops ends the children at once."""
         if not self._stopping:
             self._stopping = True
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                # Not print: a signal may come in the middle of one, which refuses a second.
+                os.write(1, "\nstopping…\n".encode())
             raise KeyboardInterrupt
         for child in self._all:
             child.signal(signal.SIGKILL)

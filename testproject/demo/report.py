@@ -11,7 +11,7 @@ from django.db.models import Avg, Count, F, Max, Min, Q
 
 from pgbroker.models import Job
 from pgbroker.states import LIVE, AttemptState, Status
-from pgbroker.tenancy import scope_all
+from pgbroker.tenancy import scope_all, tenant_context
 from testproject.demo.batch import Batch
 from testproject.demo.progress import table
 
@@ -39,6 +39,17 @@ def live_jobs() -> int:
     """Count the jobs of the database, whoever made them, that have not ended."""
     with scope_all():
         return Job.objects.filter(status__in=LIVE).count()
+
+
+def failures(tenant: str) -> dict[str, str]:
+    """Say where the admin lists the jobs of a tenant that ended badly, as paths below its address."""
+    named = {"dead letters": Status.DEAD_LETTER, "discarded": Status.FAILED, "cancelled": Status.CANCELLED}
+    with tenant_context(tenant):
+        return {
+            what: f"pgbroker/job/?status={int(status)}"
+            for what, status in named.items()
+            if Job.objects.filter(status=status).exists()
+        }
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The settings of the demo's workers, as in production: no DEBUG, no line for each attempt, lasting connections."""
+"""The settings of the demo's workers, as in production: no DEBUG, lasting connections, log lines of failures alone."""
 
 from testproject.settings import *  # noqa: F403
 from testproject.settings import DATABASES, LOGGING

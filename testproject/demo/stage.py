@@ -44,6 +44,9 @@ def run(choices: Choices, children: Children) -> None:
         if choices.leave:
             return
         progress.say(f"\nThe admin stays at {address} until Ctrl-C.")
+        progress.say(f'It shows the jobs of one tenant, "{TENANTS[0]}", and what went wrong there is at')
+        for what, where in report.failures(TENANTS[0]).items():
+            progress.say(f"  {what:<14} {address}{where}")
         while True:
             for sentence in children.look_after():
                 progress.say(sentence)
