@@ -5,6 +5,7 @@
 --   by       text    who asked
 --
 -- Scope:  tenant
+-- Plan:   hot
 -- Rows:   one per job this tenant has: job_id, outcome (cancelled, requested, unchanged), status and worker_id
 --         from before.
 -- Locks:  job rows, in id order.

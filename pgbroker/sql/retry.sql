@@ -4,6 +4,7 @@
 --   attempts  int     attempts each may still make; null: as many as were declared for it
 --
 -- Scope:  tenant
+-- Plan:   hot
 -- Rows:   one per job this tenant has: job_id, outcome (retried, unchanged, key_held_by_newer_job), queue_id,
 --         the status from before, and the job that has its key where that is another one.
 -- Locks:  the idempotency keys, then the job rows, each in order: the order in which enqueue takes them.
