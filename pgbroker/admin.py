@@ -251,7 +251,7 @@ class JobAdmin(LookOnly):
 def depth_column(name: str) -> Callable[[Queue], str]:
     """Make a column of bounded counts."""
 
-    @admin.display(description=name.replace("_", " "))
+    @admin.display(description=reports.heading(name).replace("_", " "))
     def show(queue: Any) -> str:
         return reports.at_most(queue.depth.counts[name])
 

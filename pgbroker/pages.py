@@ -78,7 +78,9 @@ def describe_queue(
     """Return what the page of a queue shows besides its form."""
     counts = depth.counts if depth else {}
     return {
-        "depth": {name.replace("_", " "): reports.at_most(count) for name, count in counts.items()},
+        "depth": {
+            reports.heading(name).replace("_", " "): reports.at_most(count) for name, count in counts.items()
+        },
         "oldest": depth.oldest_ready_seconds if depth else None,
         "pauses": pauses,
         "paused": any(pause.tenant is None for pause in pauses),

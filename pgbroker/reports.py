@@ -22,6 +22,7 @@ WORKERS_MAX = 200
 # The one event that is no status.
 CANCEL_REQUESTED = 20
 WORKERS_SINCE = timedelta(days=1)
+GONE_AFTER = timedelta(minutes=10)
 
 
 def tenant_predicate() -> str | None:
@@ -146,6 +147,12 @@ class QueueDepth(NamedTuple):
 
 
 COUNTED = ("ready", "scheduled", "running", "failed", "dead_letter")
+CLAIMED = "claimed: running, or held by a worker for its next free slot"
+
+
+def heading(counted: str) -> str:
+    """Name a count for people: jobs of status `running` are those claimed, and some still wait for a slot."""
+    return "claimed" if counted == "running" else counted
 
 
 def list_depths(*, using: str) -> list[QueueDepth]:
@@ -189,6 +196,13 @@ class WorkerLine(NamedTuple):
     heartbeat_at: datetime
     state: str
     silent_seconds: float
+
+    @property
+    def is_gone(self) -> bool:
+        """It stopped, or has been silent for so long that nobody waits for it."""
+        return self.state == "stopped" or (
+            self.state == "silent" and self.silent_seconds > GONE_AFTER.total_seconds()
+        )
 
 
 def list_workers(*, using: str, since: timedelta = WORKERS_SINCE) -> list[WorkerLine]:

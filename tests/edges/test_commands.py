@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,7 +17,7 @@ from pgbroker import control, reports
 from pgbroker.models import Pause, Queue
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
-from tests.factories import JobFactory, WorkerFactory
+from tests.factories import JobFactory, WorkerFactory, now
 from tests.support.jobs import (
     TYPE,
     alive,
@@ -452,7 +453,7 @@ def test_the_status_tells_of_everything():
     WorkerFactory(silent=True)
     control.pause(queue="default")
 
-    report = read("broker_status")
+    report = read("broker_status", "--all-workers")
 
     default = next(each for each in report["queues"] if each["queue"] == "default")
     assert (default["ready"], default["dead_letter"], default["paused"]) == (1, 1, True)
@@ -464,6 +465,39 @@ def test_the_status_tells_of_everything():
     text = run("broker_status")
     assert "dead letters: 1" in text
     assert "last 5 minutes: 1 done" in text
+
+
+def test_claimed_jobs_are_told_apart_from_what_a_worker_runs_and_holds():
+    JobFactory(running=True)
+    JobFactory(running=True)
+    WorkerFactory(name="one", slots=3, running=1, held=1)
+
+    lines = run("broker_status").splitlines()
+    queues, (workers, one) = lines[3:], lines[lines.index("workers") + 1 :][:2]
+
+    assert lines[3].split()[:4] == ["QUEUE", "READY", "SCHEDULED", "CLAIMED"]
+    assert next(each for each in queues if each.startswith("default")).split()[3] == "2"
+    assert reports.CLAIMED in lines
+    assert workers.split() == ["WORKER", "STATE", "HEARD", "OF", "SLOTS", "RUNNING", "HELD", "QUEUES"]
+    assert one.split()[-4:] == ["3", "1", "1", "default"]
+    assert "CLAIMED" in run("broker_queues", "list").splitlines()[0]
+    assert {each["queue"]: each["running"] for each in read("broker_status")["queues"]}["default"] == 2
+
+
+def test_workers_that_are_gone_are_counted_and_shown_when_asked_for():
+    WorkerFactory(name="here")
+    WorkerFactory(name="quiet", heartbeat_at=now() - timedelta(minutes=9), expires_at=now())
+    WorkerFactory(name="lost", silent=True)
+    WorkerFactory(name="done", stopped_at=now())
+
+    def names(*typed: str) -> set[str]:
+        return {each["name"] for each in read("broker_status", *typed)["workers"]}
+
+    assert names() == {"here", "quiet"}
+    assert read("broker_status")["workers_left_out"] == 2
+    assert "2 more stopped or silent for over 10 minutes: --all-workers" in run("broker_status")
+    assert names("--all-workers") == {"here", "quiet", "lost", "done"}
+    assert "--all-workers" not in run("broker_status", "--all-workers")
 
 
 def test_a_tenants_status_does_not_tell_the_rates_of_all():

@@ -114,12 +114,16 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
             )
             for depth in depths
         )
-        self.stdout.write(table(("queue", *reports.COUNTED, "oldest", "paused", "ageing", "lease"), rows))
+        headings = (
+            "queue", *map(reports.heading, reports.COUNTED), "oldest", "paused", "ageing", "lease",
+        )  # fmt: skip
+        self.stdout.write(table(headings, rows))
+        self.stdout.write(reports.CLAIMED)
         if pauses:
             self.stdout.write("\npauses")
-            headings = ("queue", "type", "tenant", "since", "until", "by", "reason")
+            headings_of_pauses = ("queue", "type", "tenant", "since", "until", "by", "reason")
             lines = ((p.queue, p.job_type, p.tenant, p.paused_at, p.until, p.by, p.reason) for p in pauses)
-            self.stdout.write(table(headings, lines))
+            self.stdout.write(table(headings_of_pauses, lines))
 
     def read_create(self, arguments: Arguments) -> list[str]:
         names = arguments.given["names"]

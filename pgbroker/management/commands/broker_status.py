@@ -28,6 +28,11 @@ broker_status --tenant acme --minutes 60
         add_tenant(parser)
         add_database(parser)
         add_format(parser)
+        parser.add_argument(
+            "--all-workers",
+            action="store_true",
+            help="Show workers too that stopped, or were silent for more than 10 minutes, in the last day.",
+        )
         parser.add_argument("--minutes", metavar="N", default=MINUTES, help="Rates over so many minutes.")
 
     def handle(self, *args: Any, **given: Any) -> None:
@@ -37,7 +42,8 @@ broker_status --tenant acme --minutes 60
         with exits.errors_of_a_command(alias), scope_of(tenant):
             now = database_time(using=alias)
             depths, pauses = reports.list_depths(using=alias), reports.list_pauses(using=alias)
-            workers = [each for each in reports.list_workers(using=alias) if each.state != "stopped"]
+            known = reports.list_workers(using=alias)
+            workers = [each for each in known if given["all_workers"] or not each.is_gone]
             # Counters know no tenant: what all tenants did is not told as if it were one's.
             rates = None
             if tenant is None:
@@ -64,6 +70,7 @@ broker_status --tenant acme --minutes 60
                 "dead_letters": dead,
                 "pauses": [each._asdict() for each in pauses],
                 "workers": [each._asdict() for each in workers],
+                "workers_left_out": len(known) - len(workers),
                 "minutes": minutes,
                 "rates": rates,
             }
@@ -79,14 +86,16 @@ broker_status --tenant acme --minutes 60
             )
             for each in depths
         )
-        self.stdout.write(table(("queue", *reports.COUNTED, "oldest", "paused"), rows))
+        self.stdout.write(table(("queue", *map(reports.heading, reports.COUNTED), "oldest", "paused"), rows))
+        self.stdout.write(reports.CLAIMED)
         self.stdout.write("\nworkers")
         lines = (
-            (w.name, w.state, ago(w.silent_seconds), f"{w.running}/{w.slots}", w.held, w.queues)
-            for w in workers
+            (w.name, w.state, ago(w.silent_seconds), w.slots, w.running, w.held, w.queues) for w in workers
         )
-        headings = ("worker", "state", "heard of", "running", "held", "queues")
+        headings = ("worker", "state", "heard of", "slots", "running", "held", "queues")
         self.stdout.write(table(headings, lines) if workers else "none")
+        if left_out := len(known) - len(workers):
+            self.stdout.write(f"{left_out} more stopped or silent for over 10 minutes: --all-workers")
         self.stdout.write(f"\ndead letters: {reports.at_most(dead)}")
         if rates is not None:
             counts = ", ".join(f"{rates[name]} {name}" for name in ("done", "retried", "failed", "dead"))
