@@ -8,7 +8,6 @@ from typing import Any
 
 from django.core.management import call_command
 from django.db import connection
-from testproject.bench import jobs
 
 from pgbroker import db, enqueue_many, registry
 from pgbroker.ids import new_id
@@ -18,6 +17,7 @@ from pgbroker.lifecycle.settle import settle
 from pgbroker.outcomes import Ended
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.states import AttemptState
+from testproject.bench import jobs
 
 BATCH = 500
 TABLES = "job, job_payload, job_state, idempotency, execution, job_event, job_counter"

@@ -141,12 +141,14 @@ def test_a_slot_without_work_keeps_no_connection_where_django_keeps_none(fleet: 
     assert len(names) <= 5
     # This test's own, and none of the four slots', soon after their last job.
     wait_until(
-        lambda: superuser.execute(
-            "select count(*) from pg_stat_activity where datname = current_database() "
-            "and pid <> pg_backend_pid() and application_name not like 'pgbroker %%' "
-            "and backend_type = 'client backend'"
-        ).fetchone()[0]
-        <= 2,
+        lambda: (
+            superuser.execute(
+                "select count(*) from pg_stat_activity where datname = current_database() "
+                "and pid <> pg_backend_pid() and application_name not like 'pgbroker %%' "
+                "and backend_type = 'client backend'"
+            ).fetchone()[0]
+            <= 2
+        ),
         "the slots have let go of their connections",
     )
 
