@@ -35,6 +35,7 @@ from pgbroker.changelists import (
     QueueChangeList,
     badge,
     broker_alias,
+    day_and_time,
     filter_by_name,
     find_jobs,
     look_at_queues,
@@ -66,8 +67,8 @@ class JobAdmin(LookOnly):
         "shown_status",
         "shown_attempts",
         "priority",
-        "created_at",
-        "finished_at",
+        "shown_created",
+        "shown_finished",
     )
     list_filter = (ByStatus, ByQueue, ByType)
     list_select_related = ("job_type", "queue")
@@ -90,6 +91,14 @@ class JobAdmin(LookOnly):
     @admin.display(description="attempts")
     def shown_attempts(self, job: Job) -> str:
         return f"{job.attempt_count}/{job.max_attempts}"
+
+    @admin.display(description="created")
+    def shown_created(self, job: Job) -> SafeString | str:
+        return day_and_time(job.created_at)
+
+    @admin.display(description="finished")
+    def shown_finished(self, job: Job) -> SafeString | str:
+        return day_and_time(job.finished_at)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgbroker.retry_job")
@@ -201,7 +210,8 @@ class JobAdmin(LookOnly):
             ids, reason=form.cleaned_data["reason"], by=request.user.get_username(), using=broker_alias()
         )
         for outcome, what in (("cancelled", "Cancelled."), ("requested", "Asked to stop.")):
-            self.log(request, [each.job_id for each in answers if each.outcome == outcome], what)
+            ids_of_outcome = [each.job_id for each in answers if each.outcome == outcome]
+            self.log(request, ids_of_outcome, f"{what} {form.cleaned_data['reason']}".strip())
         self._tell(request, ids, answers, {
             "cancelled": "cancelled",
             "requested": "running and asked to stop",

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +16,13 @@ from django.shortcuts import render
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
 from psycopg.errors import QueryCanceled
 
 from pgbroker import reports
 from pgbroker.conf import settings
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.models import Idempotency, JobType
-from pgbroker.states import Status
 from pgbroker.tenancy import current_tenant
 
 # A filtered list looks everywhere for so long; then only at so many jobs, with a link to look further.
@@ -38,6 +38,14 @@ def broker_alias() -> str:
 def badge(word: str) -> SafeString:
     """Show a status in its colour."""
     return format_html('<span class="pgb-badge pgb-{}">{}</span>', word, word.replace("_", " "))
+
+
+def day_and_time(at: datetime | None) -> SafeString | str:
+    """Show an instant in two short lines: a list has room for no more."""
+    if at is None:
+        return "-"
+    here = localtime(at)
+    return format_html('<span class="pgb-when">{}</span> {}', f"{here:%Y-%m-%d}", f"{here:%H:%M:%S}")
 
 
 class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -114,7 +122,7 @@ class ByStatus(ByName):
     title, parameter_name, column = "status", "status", "status"
 
     def names(self) -> Iterable[tuple[int, str]]:
-        return [(int(status), status.label.replace("_", " ")) for status in Status]
+        return [(int(status), status.label.replace("_", " ")) for status in reports.STATUSES]
 
 
 class ByQueue(ByName):

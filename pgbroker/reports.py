@@ -19,6 +19,10 @@ BOUND = 10_000
 # Attempts and events of one job that are shown.
 HISTORY_MAX = 200
 WORKERS_MAX = 200
+# What lists are filtered by. No verb of this release brings a job into the other three.
+STATUSES = tuple(
+    status for status in Status if status not in {Status.WAITING, Status.SUSPENDED, Status.BLOCKED}
+)
 # The one event that is no status.
 CANCEL_REQUESTED = 20
 WORKERS_SINCE = timedelta(days=1)
@@ -299,6 +303,8 @@ def moments(story: Story) -> list[Moment]:
         if each.started_at is not None:
             told.append(Moment(each.started_at, f"attempt {each.attempt_no} started", where))
         ended = AttemptState(each.state).label
+        if each.state == AttemptState.RELEASED:
+            ended = "handed back, attempt not counted"
         told.append(Moment(each.completed_at, f"attempt {each.attempt_no} {ended}", each.error_code or ""))
     if job.status == Status.RUNNING and job.leased_at is not None:
         told.append(
@@ -317,7 +323,8 @@ def spans(story: Story) -> list[Span]:
     for each in story.attempts:
         state = AttemptState(each.state).label
         start = each.started_at or each.completed_at
-        label = f"attempt {each.attempt_no}: {state}"
+        shown = "handed back, not counted" if each.state == AttemptState.RELEASED else state
+        label = f"attempt {each.attempt_no}: {shown}"
         if each.duration_seconds is not None:
             label += f" after {each.duration_seconds:.3f} s"
         found.append(Span(start, max(start, each.completed_at), state, label))

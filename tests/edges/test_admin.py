@@ -13,8 +13,10 @@ from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.timezone import localtime
 
 from pgbroker import control, reports
+from pgbroker.lifecycle.release import release
 from pgbroker.models import Job, Queue, Worker
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
@@ -225,7 +227,38 @@ def test_the_tenant_of_the_context_is_shown(root):
     assert "Jobs of tenant acme" in response.content.decode()
 
 
+def test_only_statuses_that_a_job_can_have_are_offered_as_filter(root):
+    JobFactory(waiting=True)
+
+    (by_status, *_) = root.get(LIST).context["cl"].filter_specs
+
+    assert [name for _, name in by_status.lookup_choices] == [
+        "scheduled", "ready", "running", "completed", "failed", "dead letter", "cancelled",
+    ]  # fmt: skip
+    assert "waiting" in root.get(LIST).content.decode()
+
+
+def test_the_list_tells_in_short_when_a_job_was_made_and_ended(root):
+    job = JobFactory(completed=True)
+
+    text = root.get(LIST).content.decode()
+
+    for at in (job.created_at, job.finished_at):
+        here = localtime(at)
+        assert f'<span class="pgb-when">{here:%Y-%m-%d}</span> {here:%H:%M:%S}</td>' in text
+
+
 # ------------------------------------------------------------------ one job
+
+
+def test_an_attempt_that_was_handed_back_is_told_as_not_counted(root):
+    job = enqueue_one()
+    release([(claim_one(), None)], code="shutdown")
+
+    response = root.get(page_of(job))
+
+    assert "attempt 1 handed back, attempt not counted" in response.content.decode()
+    assert response.context["picture"].lanes[0].bar.label.startswith("attempt 1: handed back, not counted")
 
 
 def test_a_job_page_tells_everything_at_a_fixed_cost(root):
@@ -339,7 +372,10 @@ def test_a_confirmed_cancel_does_what_each_status_allows(root):
         Status.RUNNING,
     )
     assert control.get_job(live).reason == "wrong month"
-    assert {entry.object_id for entry in LogEntry.objects.all()} == {str(live), str(running.pk)}
+    assert {entry.object_id: entry.get_change_message() for entry in LogEntry.objects.all()} == {
+        str(live): "Cancelled. wrong month",
+        str(running.pk): "Asked to stop. wrong month",
+    }
 
 
 def test_a_cancel_by_button_asks_and_then_cancels(root):

@@ -106,6 +106,17 @@ def test_filters_narrow_the_list():
     assert [each["id"] for each in listed] == [str(wanted)]
 
 
+def test_a_status_that_no_job_can_have_yet_is_no_choice_but_is_told():
+    job = JobFactory(blocked=True)
+
+    with pytest.raises(CommandError, match="invalid choice: 'blocked'"):
+        run("broker_jobs", "list", "--status", "blocked")
+
+    assert [(each["id"], each["status"]) for each in read("broker_jobs", "list")["jobs"]] == [
+        (str(job.pk), "blocked")
+    ]
+
+
 def test_the_table_has_a_line_a_job():
     job = enqueue_one()
     settle_one(failed(claim_one(), delay=None))

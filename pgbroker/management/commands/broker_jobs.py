@@ -49,7 +49,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         actions = add_actions(parser)
 
         one = actions.add_parser("list", help="List jobs, newest first, a page at a time.")
-        self._add_filters(one, statuses=list(Status))
+        self._add_filters(one, statuses=list(reports.STATUSES))
         one.add_argument("--limit", metavar="N", default=LIMIT, help=f"Jobs to list, at most {LIMIT_MAX}.")
         one.add_argument("--after", metavar="ID", help="Go on after this job, the last of the page before.")
 
