@@ -165,7 +165,7 @@ class Worker:
         return self.exit_code
 
     def stop(self) -> None:
-        """Ask the worker to drain and end; safe in a signal handler. Nothing is claimed from here on."""
+        """Ask the worker to drain and end; nothing is claimed from here on. Not for a signal handler: it takes a lock."""
         self.draining = True
         self._stop.set()
 
