@@ -165,7 +165,7 @@ class Worker:
         return self.exit_code
 
     def stop(self) -> None:
-        """Ask the worker to drain and end; nothing is claimed from here on. Not for a signal handler: it takes a lock."""
+        """Ask the worker to drain and end; nothing is claimed from now on. It takes a lock: not for signal handlers."""
         self.draining = True
         self._stop.set()
 
