@@ -127,6 +127,7 @@ class PgBrokerBackend(BaseTaskBackend):
         return self._result_of(found)
 
     def _result_of(self, job: Job) -> "AnyResult":
+        stored = job.args if isinstance(job.args, dict) else {}
         starts = [each for each in job.executions if each["state"] != AttemptState.RELEASED]
         worker_ids = [str(each["worker_id"]) for each in starts]
         times = [datetime.fromisoformat(each["started_at"]) for each in starts if each["started_at"]]
@@ -144,8 +145,8 @@ class PgBrokerBackend(BaseTaskBackend):
             started_at=times[0] if times else None,
             finished_at=job.finished_at,
             last_attempted_at=times[-1] if times else None,
-            args=job.args.get("args", []),
-            kwargs=job.args.get("kwargs", {}),
+            args=stored.get("args", []),
+            kwargs=stored.get("kwargs", {}),
             backend=self.alias,
             errors=list(_errors(job)),
             worker_ids=worker_ids,

@@ -134,6 +134,7 @@ class JobContext(_TaskContext):
 
 def running_result(lease: Lease, job_type: "JobType") -> "AnyResult":
     """Make Django's `TaskResult` of an attempt that runs, without asking the database."""
+    stored = lease.args if isinstance(lease.args, dict) else {}
     return TaskResult(
         task=job_type.task,
         id=str(lease.job_id),
@@ -142,8 +143,8 @@ def running_result(lease: Lease, job_type: "JobType") -> "AnyResult":
         started_at=lease.leased_at,
         finished_at=None,
         last_attempted_at=lease.leased_at,
-        args=lease.args.get("args", []),
-        kwargs=lease.args.get("kwargs", {}),
+        args=stored.get("args", []),
+        kwargs=stored.get("kwargs", {}),
         backend=job_type.task.backend,
         errors=[],
         worker_ids=[str(lease.worker_id)] * lease.attempt_count,

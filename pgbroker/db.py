@@ -10,6 +10,7 @@ of the alias and takes part in the caller's transaction.
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -22,10 +23,13 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors as pg_errors
 from psycopg.abc import Query
+from psycopg.pq import TransactionStatus
+from psycopg.types.json import set_json_loads
 
 from pgbroker import correlation, sql
 from pgbroker.conf import settings
 from pgbroker.errors import NotPostgreSQL
+from pgbroker.lease import Undecodable
 
 T = TypeVar("T")
 Row = Callable[[Sequence[Any]], T]
@@ -141,6 +145,10 @@ class Session:
         connection = psycopg.connect(
             **parameters, autocommit=True, prepare_threshold=5 if self._prepare else None
         )
+        set_json_loads(read_json, connection)
+        if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
+            # psycopg reads no other style; Django sets nothing here either way.
+            connection.execute("set datestyle to 'ISO'")
         if role := options.get("assume_role"):
             connection.execute(psycopg.sql.SQL("set role {}").format(psycopg.sql.Identifier(role)))
         return connection
@@ -236,11 +244,19 @@ def _run_on_django(
     return [_decoded(values, encoded) for values in rows] if encoded else rows
 
 
+def read_json(text: str | bytes) -> Any:
+    """Return the value of stored JSON, or `Undecodable`: numbers and depths that Python refuses are no error here."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Undecodable(f"{type(error).__name__}: {error}"[:200])
+
+
 def _decoded(values: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
     changed = list(values)
     for place in places:
         if isinstance(changed[place], str):
-            changed[place] = json.loads(changed[place])
+            changed[place] = read_json(changed[place])
     return changed
 
 
@@ -259,6 +275,11 @@ class unscoped(AbstractContextManager[None]):
 
 _carried: ContextVar[bool] = ContextVar("pgbroker_scope_carried", default=False)
 
+# SET and RESET but not SET LOCAL, and set_config, whose third argument only the server knows.
+_CHANGES_SESSION = re.compile(
+    r"\s*(?:set\s+(?!local\b)|reset\s|select\s+(?:pg_catalog\.)?set_config)", re.IGNORECASE
+)
+
 # What a named cursor left set in a caller's transaction, to be put back when its context ends.
 _left_set: "WeakKeyDictionary[BaseDatabaseWrapper, tuple[str, str]]" = WeakKeyDictionary()
 
@@ -273,9 +294,12 @@ def scope_statement(
     missing tenant as "default". In a caller's transaction what was set is put back in the same trip.
     """
     tenant, everything = correlation.tenant.get(), correlation.scope_all.get()
+    wrapper: BaseDatabaseWrapper = context["connection"]
+    if isinstance(query, str) and not _carried.get() and _CHANGES_SESSION.match(query):
+        # A worker closes such a connection after the job: the next one must not inherit a role or a scope.
+        wrapper.pgbroker_session_changed = True  # type: ignore[attr-defined]
     if (tenant is None and not everything) or _carried.get():
         return execute(query, parameters, many, context)
-    wrapper: BaseDatabaseWrapper = context["connection"]
     if _is_transaction_control(query):
         return execute(query, parameters, many, context)
     scope = "all" if everything else "tenant"
@@ -348,6 +372,9 @@ def put_back() -> None:
         before = _left_set.pop(wrapper, None)
         if before is None or wrapper.connection is None or wrapper.get_autocommit() or wrapper.needs_rollback:
             continue
+        if wrapper.connection.info.transaction_status != TransactionStatus.INTRANS:
+            # Broken: the rollback that must follow puts it back, and an error here would hide the first one.
+            continue
         with unscoped(), wrapper.cursor() as setter:
             setter.execute(
                 "select set_config('pgbroker.scope', %s, true), set_config('pgbroker.tenant_id', %s, true)",
@@ -358,7 +385,8 @@ def put_back() -> None:
 def carry_scope(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
     """Install `scope_statement` on a broker alias's connection; receiver of `connection_created`."""
     if connection.alias in settings().DATABASES and scope_statement not in connection.execute_wrappers:
-        connection.execute_wrappers.append(scope_statement)
+        # First, not last: `with connection.execute_wrapper(...)` takes the last one away when it ends.
+        connection.execute_wrappers.insert(0, scope_statement)
 
 
 def listen(session: Session, channel: str = "pgbroker") -> psycopg.Connection[tuple[Any, ...]]:

@@ -5,6 +5,24 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 
+class Undecodable:
+    """
+    Stands where stored JSON cannot be read in Python: an SQL caller may store a number of 5,000 digits.
+
+    It takes the value's place, so that one such row spoils neither its batch nor a list it stands in.
+    """
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"(unreadable: {self.reason})"
+
+    __repr__ = __str__
+
+
 class Fence(NamedTuple):
     """Who may write about an attempt; the part of a lease that a release needs."""
 

@@ -136,6 +136,9 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
         alias = using or database_of(call.task)
         places.setdefault((alias, call.task.call_options.tenant), []).append((place, row))
     for (alias, tenant), group in places.items():
+        if len(group) > ROWS_PER_STATEMENT:
+            # One statement takes its keys in order; several must too, or two big calls deadlock each other.
+            group.sort(key=_key_order)
         with transaction.atomic(using=alias, savepoint=False):
             for start in range(0, len(group), ROWS_PER_STATEMENT):
                 chunk = group[start : start + ROWS_PER_STATEMENT]
@@ -149,6 +152,12 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
             for queue in {row["queue"] for _, row in group}:
                 wake_after_commit(queue, using=alias)
     return outcomes
+
+
+def _key_order(entry: tuple[int, dict[str, Any]]) -> tuple[str, str]:
+    row = entry[1]
+    key = row.get("idempotency_key")
+    return ("", "") if key is None else (row["job_type"], key)
 
 
 def _enqueue_as(tenant: str | None, rows: list[dict[str, Any]], alias: str) -> list[Enqueued]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from pgbroker import db
@@ -48,6 +49,12 @@ def claim(
             "since": [ready_at for _, (ready_at, _) in lanes],
             "since_id": [job_id for _, (_, job_id) in lanes],
         },
-        Lease._make,
+        _lease,
         using=using,
     )
+
+
+def _lease(values: Sequence[Any]) -> Lease:
+    lease = Lease._make(values)
+    # An SQL caller may have stored anything there; options that are no object are none.
+    return lease if lease.options is None or type(lease.options) is dict else lease._replace(options=None)

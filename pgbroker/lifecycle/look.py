@@ -29,7 +29,8 @@ class Job(NamedTuple):
     created_at: datetime
     finished_at: datetime | None
     type_version: int
-    args: dict[str, Any]
+    # Any: an object, or `Undecodable` where an SQL caller stored what Python cannot read.
+    args: Any
     options: dict[str, Any] | None
     idempotency_key: str | None
     correlation_id: str | None

@@ -110,6 +110,12 @@ create table pgbroker.job (
     ),
     constraint job_scheduled_has_time check (status <> 0 /* scheduled */ or available_at is not null),
     constraint job_ready_has_time check (status not in (2 /* ready */, 3 /* running */) or ready_at is not null),
+    -- What Python cannot read would spoil every list and every claim it stands in.
+    constraint job_times_readable check (
+        ready_at between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00'
+        and available_at between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00'
+        and deadline_at between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00'
+    ),
     constraint job_terminal_is_finished check ((status >= 10) = (finished_at is not null))
 ) with (
     fillfactor = 85,

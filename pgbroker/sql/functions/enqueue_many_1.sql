@@ -92,8 +92,14 @@ language sql stable as $function$
         options,
         case when chosen_priority between -100 and 100 then chosen_priority::smallint end,
         chosen_attempts,
-        coalesce(available_at, statement_timestamp() + delay_seconds * interval '1 second'),
-        coalesce(deadline_at, statement_timestamp() + deadline_seconds * interval '1 second'),
+        case
+            when available_at is not null then available_at
+            when delay_seconds between 0 and 3e9 then statement_timestamp() + delay_seconds * interval '1 second'
+        end,
+        case
+            when deadline_at is not null then deadline_at
+            when deadline_seconds between 0 and 3e9 then statement_timestamp() + deadline_seconds * interval '1 second'
+        end,
         idempotency_key,
         chosen_scope,
         chosen_conflict,
@@ -118,6 +124,13 @@ language sql stable as $function$
             when length(idempotency_key) not between 1 and 255 then 'invalid_option'
             when chosen_scope not in ('held', 'live', 'retained') then 'invalid_option'
             when chosen_conflict not in ('return', 'reject') then 'invalid_option'
+            when delay_seconds not between 0 and 3e9 then 'invalid_option'
+            when deadline_seconds not between 0 and 3e9 then 'invalid_option'
+            when available_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then 'invalid_option'
+            when deadline_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then 'invalid_option'
+            when jsonb_typeof(options) <> 'object' then 'invalid_option'
+            when jsonb_typeof(chosen_args) <> 'object' then 'invalid_argument'
+            when pg_column_size(chosen_args) > 67108864 then 'payload_too_large'
         end,
         case
             when job_type_id is null then format('there is no job type %s', quote_nullable(job_type))
@@ -127,6 +140,13 @@ language sql stable as $function$
             when length(idempotency_key) not between 1 and 255 then 'idempotency_key is empty or longer than 255 characters'
             when chosen_scope not in ('held', 'live', 'retained') then format('idempotency_scope %s is not held, live or retained', quote_nullable(chosen_scope))
             when chosen_conflict not in ('return', 'reject') then format('on_conflict %s is not return or reject', quote_nullable(chosen_conflict))
+            when delay_seconds not between 0 and 3e9 then format('delay_seconds %s is outside 0 to 3e9', delay_seconds)
+            when deadline_seconds not between 0 and 3e9 then format('deadline_seconds %s is outside 0 to 3e9', deadline_seconds)
+            when available_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then format('available_at %s is outside the years 1970 to 9000', available_at)
+            when deadline_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then format('deadline_at %s is outside the years 1970 to 9000', deadline_at)
+            when jsonb_typeof(options) <> 'object' then format('options is of type %s, not an object', jsonb_typeof(options))
+            when jsonb_typeof(chosen_args) <> 'object' then format('args is of type %s, not an object', jsonb_typeof(chosen_args))
+            when pg_column_size(chosen_args) > 67108864 then 'args take more than 64 MiB'
         end
     from given
     order by ordinality
@@ -379,9 +399,9 @@ begin
 end
 $function$;
 
--- Finish a call in which some ids already existed. Ours: the stored job is the answer, which makes a
--- repeated call with the same id harmless. Another tenant's: the job is made under a new id, so that the
--- answer never tells whether a foreign id exists.
+-- Finish a call in which some ids already existed. Ours with the same body and key: the stored job is the
+-- answer, which makes a repeated call with the same id harmless; with another body it is refused, and a key it
+-- took is let go of. Another tenant's id: the job is made under a new one, which is the answer.
 create function pgbroker.enqueue_again_1(jobs jsonb, entries pgbroker.enqueue_entry_1[], made uuid[])
 returns table (ordinal int, job_id uuid, outcome text, detail text)
 language plpgsql volatile as $function$
@@ -389,18 +409,59 @@ declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     entry pgbroker.enqueue_entry_1;
     seen uuid[] := '{}';
+    taken uuid[] := '{}';
+    given uuid[] := '{}';
     fresh uuid;
+    same boolean;
 begin
     foreach entry in array entries loop
         if entry.outcome is null and entry.id = any (made) and not entry.id = any (seen) then
             seen := seen || entry.id;
             return query select entry.ordinal, entry.id, 'created'::text, null::text;
-        elsif entry.outcome is null and exists (
-            select from pgbroker.job where job.id = entry.id and job.tenant_id = tenant
-        ) then
+            continue;
+        elsif entry.outcome is not null then
+            -- A follower of an entry whose id was replaced follows it to its new id.
+            return query
+                select
+                    entry.ordinal,
+                    coalesce(given[array_position(taken, entry.id)], entry.id),
+                    entry.outcome,
+                    entry.detail;
+            continue;
+        end if;
+
+        select
+            job.job_type_id = entry.job_type_id
+            and payload.args = entry.args
+            and payload.idempotency_key is not distinct from entry.idempotency_key
+        into same
+        from pgbroker.job
+        join pgbroker.job_payload as payload on payload.job_id = job.id
+        where job.id = entry.id
+          and job.tenant_id = tenant;
+        if same then
             return query select entry.ordinal, entry.id, 'existing'::text, null::text;
-        elsif entry.outcome is null then
+        elsif same is not null then
+            delete from pgbroker.idempotency as held
+            where held.tenant_id = tenant
+              and held.job_type_id = entry.job_type_id
+              and held.key = entry.idempotency_key
+              and held.job_id = entry.id
+              and not exists (
+                  select
+                  from pgbroker.job_payload as payload
+                  where payload.job_id = entry.id and payload.idempotency_key = entry.idempotency_key
+              );
+            return query
+                select
+                    entry.ordinal,
+                    entry.id,
+                    'invalid_option'::text,
+                    format('id %s is taken by a job with another body or key', entry.id);
+        else
             fresh := pgbroker.uuid7_1();
+            taken := taken || entry.id;
+            given := given || fresh;
             update pgbroker.idempotency as held
             set job_id = fresh
             where held.tenant_id = tenant
@@ -410,12 +471,8 @@ begin
             return query
                 select entry.ordinal, again.job_id, again.outcome, again.detail
                 from pgbroker.enqueue_many_1(
-                    jsonb_build_array(
-                        (jobs -> (entry.ordinal - 1)) - 'idempotency_key' || jsonb_build_object('id', fresh)
-                    )
+                    jsonb_build_array((jobs -> (entry.ordinal - 1)) || jsonb_build_object('id', fresh))
                 ) as again;
-        else
-            return query select entry.ordinal, entry.id, entry.outcome, entry.detail;
         end if;
     end loop;
 end
