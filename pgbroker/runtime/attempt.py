@@ -22,6 +22,18 @@ from pgbroker.states import AttemptState
 _STOPPED_AS = {"cancelled": AttemptState.CANCELLED, "timed_out": AttemptState.TIMED_OUT}
 # A longer wait is a mistake, and would not fit into a timestamp.
 _LONGEST_DELAY = timedelta(seconds=LONGEST_SECONDS)
+_LONGEST_CODE = 200
+
+
+def _code_of(error: BaseException) -> str | None:
+    """Return the stable code of an error of ours; None for any other, or for a code that no column takes."""
+    if not isinstance(error, PgBrokerError):
+        return None
+    # Project code may derive from it, and assign anything.
+    code: object = getattr(error, "code", None)
+    if type(code) is not str or not 0 < len(code) <= _LONGEST_CODE:
+        return None
+    return code if bounded(code, 4 * _LONGEST_CODE) == code else None
 
 
 class Attempt:
@@ -179,11 +191,7 @@ class Attempt:
         return self._ended(
             state,
             delay=self.backoff(error, settings),
-            error_code="retry"
-            if isinstance(error, Retry)
-            else getattr(error, "code", None)
-            if isinstance(error, PgBrokerError)
-            else described.class_path,
+            error_code="retry" if isinstance(error, Retry) else _code_of(error) or described.class_path,
             error=described.message,
             traceback=described.traceback,
         )

@@ -1,16 +1,15 @@
 """The settler: writes whatever has ended since its last write, in one statement."""
 
+import time
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from pgbroker import telemetry
 from pgbroker.db import Session
 from pgbroker.lifecycle.settle import settle
-from pgbroker.outcomes import Ended
+from pgbroker.outcomes import Ended, Settled
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.states import AttemptState, Status
@@ -25,6 +24,11 @@ Pair = tuple[Attempt, Ended]
 BATCH_BYTES = 4 * 1024 * 1024
 # Limits of the server that an outcome hit (54xxx: too deep, too large): no fault of the connection.
 _PROGRAM_LIMIT = "54"
+_DATA_EXCEPTION, _CONSTRAINT = "22", "23"
+_OF_THE_DATA = (_DATA_EXCEPTION, _CONSTRAINT, _PROGRAM_LIMIT)
+# How often an outcome that was refused for no fault of its own is written again, and the wait between.
+REPEATS = 3
+REPEAT_SECONDS = 0.05
 
 
 class Settler:
@@ -83,36 +87,47 @@ class Settler:
 
     def _write(self, batch: list[Pair]) -> None:
         try:
-            decisions = settle([ended for _, ended in batch], using=self.session)
-        except CONNECTION_TROUBLE as error:
-            if not (getattr(error, "sqlstate", None) or "").startswith(_PROGRAM_LIMIT):
+            decisions = self._settle(batch)
+        except Exception as error:
+            if _is_connection_trouble(error):
                 raise
             self._write_apart(batch, error)
-            return
-        except (psycopg.DataError, psycopg.IntegrityError, UnicodeError, ValueError, TypeError) as error:
-            self._write_apart(batch, error)
-            return
+        else:
+            self._written(batch, decisions)
+
+    def _settle(self, batch: list[Pair]) -> list[Settled]:
+        return settle([ended for _, ended in batch], using=self.session)
+
+    def _written(self, batch: list[Pair], decisions: list[Settled]) -> None:
+        self._forget(batch)
         statuses = {decision.job_id: decision.status for decision in decisions}
         self._tell(batch, statuses)
         self.worker.board.settled(attempt for attempt, _ in batch)
         self.settled_count += len(decisions)
         self.worker.after_settle(batch, statuses)
 
+    def _forget(self, batch: list[Pair]) -> None:
+        # What is written is not written again when one of the others ends this step with an error.
+        if batch is not self._batch:
+            done = {id(attempt) for attempt, _ in batch}
+            self._batch = [pair for pair in self._batch if id(pair[0]) not in done]
+
     def _write_apart(self, batch: list[Pair], error: Exception) -> None:
-        """Find the outcome that the database refuses by halves, and record that it could not be stored."""
+        """
+        Find the outcome that the database refuses by halves, and record that it could not be stored.
+
+        Raises what the database says when it refuses that too, and not for what is in it: then the schema is
+        at fault, and no outcome is given up for it.
+        """
         if len(batch) > 1:
             middle = len(batch) // 2
             self._write(list(islice(batch, middle)))
             self._write(list(islice(batch, middle, None)))
             return
-        attempt, ended = batch[0]
-        if ended.error_code == "outcome_not_stored":
-            # Not even that: let go of it. Its lease runs out, and it is taken back as lost.
-            telemetry.emit(
-                "worker.loop_failed", loop="settle", error_code=type(error).__name__, exception=error
-            )
-            self.worker.board.settled([attempt])
+        still = self._repeat(batch, error)
+        if still is None:
             return
+        attempt, ended = batch[0]
         bare = Ended(
             ended.lease,
             AttemptState.FAILED,
@@ -122,9 +137,43 @@ class Settler:
             delay=self.worker.settings.BACKOFF.delay(ended.lease.failures_before + 1, 1.0),
             permanent=ended.permanent,
             error_code="outcome_not_stored",
-            error=f"the outcome could not be stored: {type(error).__name__}",
+            error=f"the outcome could not be stored: {type(still).__name__}",
         )
-        self._write([(attempt, bare)])
+        try:
+            decisions = self._settle([(attempt, bare)])
+        except Exception as trouble:
+            if _is_connection_trouble(trouble) or not _is_of_the_data(trouble):
+                raise
+            # Not even that: let go of it. Its lease runs out, and it is taken back as lost.
+            telemetry.emit(
+                "worker.loop_failed", loop="settle", error_code=type(trouble).__name__, exception=trouble
+            )
+            self._forget(batch)
+            self.worker.board.settled([attempt])
+        else:
+            self._written([(attempt, bare)], decisions)
+
+    def _repeat(self, batch: list[Pair], error: Exception) -> Exception | None:
+        """
+        Write the same outcome again if what refused it may pass; returns what still refuses it, or None.
+
+        Whoever waited for a lock may find that the row's place has moved, such as to a partition attached
+        meanwhile: work that is done must not fail for that.
+        """
+        for number in range(REPEATS):
+            if not _may_pass(error):
+                break
+            time.sleep(number * REPEAT_SECONDS)
+            try:
+                decisions = self._settle(batch)
+            except Exception as again:
+                if _is_connection_trouble(again):
+                    raise
+                error = again
+            else:
+                self._written(batch, decisions)
+                return None
+        return error
 
     def _tell(self, batch: list[Pair], statuses: dict[object, int]) -> None:
         wanted = telemetry.wanted("attempt.settled")
@@ -150,6 +199,24 @@ class Settler:
                     attempt=attempt,
                     ended=ended,
                 )
+
+
+def _is_connection_trouble(error: Exception) -> bool:
+    return isinstance(error, CONNECTION_TROUBLE) and not _sqlstate(error).startswith(_PROGRAM_LIMIT)
+
+
+def _is_of_the_data(error: Exception) -> bool:
+    """Tell whether an outcome was refused for what is in it: by the driver, which has no code, or by the server."""
+    return not _sqlstate(error) or _sqlstate(error).startswith(_OF_THE_DATA)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Tell whether the same outcome may be taken the next time."""
+    return bool(_sqlstate(error)) and not _sqlstate(error).startswith((_DATA_EXCEPTION, _PROGRAM_LIMIT))
+
+
+def _sqlstate(error: Exception) -> str:
+    return getattr(error, "sqlstate", None) or ""
 
 
 def _event_of(ended: Ended, status: int) -> str:

@@ -1,0 +1,96 @@
+"""Handlers and stored rows that mean harm, or know no better: each fails alone, and the worker works on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from psycopg.errors import CheckViolation, UndefinedTable
+
+from pgbroker import job
+from pgbroker.errors import PgBrokerError
+from pgbroker.models import Execution
+from pgbroker.registry import lookup
+from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.supervisor import Worker, WorkerOptions
+from pgbroker.states import AttemptState
+from tests.support.crash import fault
+from tests.support.jobs import attempt_states, claim_many, enqueue_one
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class OddCode(PgBrokerError):
+    def __init__(self, code: object) -> None:
+        super().__init__("odd")
+        self.code = code
+
+
+ODD_CODES = ({"a": 1}, 42, "", "nul\0", "lone \udc80", "x" * 10_000, None)
+
+
+@job(name="tests.hostile.odd_code", queue_name="hostile", max_attempts=1)
+def odd_code(number: int) -> None:
+    raise OddCode(ODD_CODES[number])
+
+
+@job(name="tests.hostile.fine", queue_name="hostile")
+def fine() -> int:
+    return 1
+
+
+def worker(**options) -> Worker:
+    return Worker(WorkerOptions(queues=("hostile",), concurrency=4, burst=True, poll_interval=0.1, **options))
+
+
+def attempt_of(result) -> Execution:
+    return Execution.objects.get(job_id=result.id)
+
+
+def test_an_error_of_ours_with_an_odd_code_is_recorded_by_its_class() -> None:
+    odd = [odd_code.enqueue(number) for number in range(len(ODD_CODES))]
+    others = [fine.enqueue() for _ in range(3)]
+
+    assert worker().run() == 0
+
+    assert {attempt_of(each).error_code for each in odd} == {f"{__name__}.OddCode"}
+    assert {attempt_of(each).state for each in others} == {AttemptState.COMPLETED}
+
+
+def test_work_that_is_done_outlives_passing_refusals_of_its_outcome() -> None:
+    done = fine.enqueue()
+    refusals = [
+        CheckViolation("no partition"),
+        CheckViolation("no partition"),
+        CheckViolation("no partition"),
+    ]
+
+    def refuse(moment: str, name: str) -> None:
+        if (moment, name) == ("before", "settle") and refusals:
+            raise refusals.pop()
+
+    with fault(refuse):
+        assert worker().run() == 0
+
+    assert attempt_of(done).state == AttemptState.COMPLETED
+    assert not refusals
+
+
+def test_a_schema_that_takes_no_outcome_is_told_and_fails_no_attempt() -> None:
+    jobs = [enqueue_one() for _ in range(2)]
+    settler = Worker(WorkerOptions()).settler
+    for lease in claim_many():
+        attempt = Attempt(lease, lookup(fine.key), time.monotonic(), settler.worker.settings)
+        settler.put(attempt, attempt.completed(None, settler.worker.settings))
+
+    def refuse(moment: str, name: str) -> None:
+        if (moment, name) == ("before", "settle"):
+            raise UndefinedTable("no such table")
+
+    with fault(refuse), pytest.raises(UndefinedTable):
+        settler.step()
+    settler.step()
+    settler.session.drop()
+
+    assert [attempt_states(each) for each in jobs] == [[AttemptState.COMPLETED]] * 2
+    assert settler.settled_count == 2
