@@ -23,6 +23,8 @@ _STOPPED_AS = {"cancelled": AttemptState.CANCELLED, "timed_out": AttemptState.TI
 # A longer wait is a mistake, and would not fit into a timestamp.
 _LONGEST_DELAY = timedelta(seconds=LONGEST_SECONDS)
 _LONGEST_CODE = 200
+# A timeout beyond it, written by hand, is read as absent.
+_LONGEST_TIMEOUT_SECONDS = 30 * 24 * 3600
 
 
 def _code_of(error: BaseException) -> str | None:
@@ -86,7 +88,12 @@ class Attempt:
 
     def _timeout(self, default: float | None) -> float | None:
         seconds = self.options.get("timeout")
-        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0:
+        # Compared before it is made a float: an integer of JSON may be larger than any, and NaN is in no range.
+        if (
+            isinstance(seconds, (int, float))
+            and not isinstance(seconds, bool)
+            and 0 < seconds <= _LONGEST_TIMEOUT_SECONDS
+        ):
             return float(seconds)
         if (declared := self.job_type.task.timeout) is not None:
             return declared.total_seconds()
@@ -232,9 +239,9 @@ class Attempt:
         if stored:
             try:
                 return Backoff(**stored).delay(failures, dice)
-            except (InvalidOption, TypeError):
-                # Written by hand: what it cannot mean is read as absent, as the reaper does.
-                return settings.BACKOFF.delay(failures, dice)
+            except (InvalidOption, TypeError, ArithmeticError, ValueError):
+                # Written by hand: what it cannot mean is read as absent.
+                pass
         declared = self.job_type.task.backoff
         if isinstance(declared, Backoff):
             return declared.delay(failures, dice)

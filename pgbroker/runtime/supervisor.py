@@ -15,11 +15,13 @@ from django.db import connections
 from pgbroker import __version__, telemetry
 from pgbroker.context import StopReason
 from pgbroker.db import Session
+from pgbroker.errors import UndecodableArgument
 from pgbroker.ids import new_id
 from pgbroker.lease import Lease
 from pgbroker.lifecycle.beat import WorkerState
 from pgbroker.outcomes import Ended
 from pgbroker.policy.prefetch import Pace
+from pgbroker.registry import JobType
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.board import Board
 from pgbroker.runtime.catalogue import Catalogue
@@ -232,9 +234,15 @@ class Worker:
             if job_type is None:
                 unknown.append(lease)
             else:
-                attempt = Attempt(lease, job_type, now, self.settings)
-                attempt.leased_from = asked_at
-                known.append(attempt)
+                try:
+                    attempt = Attempt(lease, job_type, now, self.settings)
+                    attempt.leased_from = asked_at
+                    attempt.seconds_to_deadline()
+                except Exception as error:
+                    # One row that says what no code of ours would: it fails, and the others go on.
+                    self._refuse(lease, job_type, now, error)
+                else:
+                    known.append(attempt)
         starting = self.board.add(known)
         # Counted once they are on the board: with none left to claim and none on the board it would end.
         self.claimed_count += len(known)
@@ -246,6 +254,13 @@ class Worker:
             raise
         if unknown:
             put_back_unknown(self, unknown, using=self.sessions["claim"])
+
+    def _refuse(self, lease: Lease, job_type: JobType, now: float, error: Exception) -> None:
+        readable = lease._replace(options=None, deadline_at=None)
+        attempt = Attempt(readable, job_type, now, self.settings)
+        told = UndecodableArgument(f"the stored job cannot be read: {type(error).__name__}")
+        self.claimed_count += 1
+        self.report(attempt, attempt.undecodable(told, self.settings))
 
     def start_all(self, attempts: list[Attempt]) -> None:
         """Start attempts that the board gave a slot."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import pytest
 from psycopg.errors import CheckViolation, UndefinedTable
 
 from pgbroker import job
+from pgbroker.conf import Settings
 from pgbroker.errors import PgBrokerError
+from pgbroker.lease import Lease
 from pgbroker.models import Execution
 from pgbroker.registry import lookup
 from pgbroker.runtime.attempt import Attempt
@@ -37,6 +40,11 @@ def odd_code(number: int) -> None:
 @job(name="tests.hostile.fine", queue_name="hostile")
 def fine() -> int:
     return 1
+
+
+@job(name="tests.hostile.patient", queue_name="hostile", timeout=7, backoff=11)
+def patient() -> None:
+    """Declare what stored options may change."""
 
 
 def worker(**options) -> Worker:
@@ -94,3 +102,43 @@ def test_a_schema_that_takes_no_outcome_is_told_and_fails_no_attempt() -> None:
 
     assert [attempt_states(each) for each in jobs] == [[AttemptState.COMPLETED]] * 2
     assert settler.settled_count == 2
+
+
+def in_process(task, lease: Lease) -> Attempt:
+    return Attempt(lease, lookup(task.key), time.monotonic(), Settings())
+
+
+@pytest.mark.parametrize(
+    "stored", [10**400, 1e300, float("nan"), float("inf"), -1, 0, True, "9", [9], {"s": 9}, 31 * 86400]
+)
+def test_a_stored_timeout_that_means_nothing_is_read_as_absent(stored: object) -> None:
+    enqueue_one()
+    (lease,) = claim_many()
+
+    assert in_process(patient, lease._replace(options={"timeout": stored})).timeout == 7.0
+
+
+@pytest.mark.parametrize("stored", ["five", 5, [1], {"base": "x"}, {"base": 10**400}, {"odd": 1}])
+def test_a_stored_backoff_that_means_nothing_is_read_as_absent(stored: object) -> None:
+    enqueue_one()
+    (lease,) = claim_many()
+    attempt = in_process(patient, lease._replace(options={"backoff": stored}))
+
+    assert attempt.backoff(ValueError(), Settings()) == timedelta(seconds=11)
+
+
+def test_a_lease_that_cannot_be_taken_in_fails_alone() -> None:
+    jobs = [enqueue_one() for _ in range(2)]
+    odd, plain = claim_many()
+    taker = Worker(WorkerOptions(burst=True))
+    taker.prepare()
+    taker.board.close()
+    taker.catalogue.types[odd.job_type_id] = lookup(fine.key)
+
+    taker.take_in([odd._replace(deadline_at="tomorrow"), plain], time.monotonic())
+    taker.settler.step()
+    taker.settler.session.drop()
+
+    assert [attempt.lease.job_id for attempt in taker.board.attempts()] == [plain.job_id]
+    assert attempt_states(odd.job_id) == [AttemptState.FAILED]
+    assert {odd.job_id, plain.job_id} == set(jobs)
