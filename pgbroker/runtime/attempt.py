@@ -10,6 +10,7 @@ from pgbroker.conf import Settings
 from pgbroker.context import JobContext, Stop, StopReason, running_result
 from pgbroker.errors import AttemptCancelled, AttemptTimedOut, InvalidOption, PgBrokerError
 from pgbroker.lease import Lease
+from pgbroker.options import LONGEST_TIMEOUT
 from pgbroker.outcomes import Discard, Ended, Retry, Snooze
 from pgbroker.payload import encode_result
 from pgbroker.policy.backoff import LONGEST_SECONDS, Backoff
@@ -23,8 +24,6 @@ _STOPPED_AS = {"cancelled": AttemptState.CANCELLED, "timed_out": AttemptState.TI
 # A longer wait is a mistake, and would not fit into a timestamp.
 _LONGEST_DELAY = timedelta(seconds=LONGEST_SECONDS)
 _LONGEST_CODE = 200
-# A timeout beyond it, written by hand, is read as absent.
-_LONGEST_TIMEOUT_SECONDS = 30 * 24 * 3600
 
 
 def _code_of(error: BaseException) -> str | None:
@@ -92,7 +91,7 @@ class Attempt:
         if (
             isinstance(seconds, (int, float))
             and not isinstance(seconds, bool)
-            and 0 < seconds <= _LONGEST_TIMEOUT_SECONDS
+            and 0 < seconds <= LONGEST_TIMEOUT.total_seconds()
         ):
             return float(seconds)
         if (declared := self.job_type.task.timeout) is not None:

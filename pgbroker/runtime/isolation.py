@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import select
 import time
 from collections import deque
@@ -62,6 +63,17 @@ KEEP_SECONDS = 60.0
 IDLE_SECONDS = 1.0
 
 
+def end_if_forked(pid: int) -> None:
+    """
+    After a handler: end this process if it is not *pid*, the worker's, but a child that the handler forked.
+
+    It has one thread of the worker and none of its loops, and would work on the parent's sockets. No clean-up
+    runs: everything it could flush or close is the parent's.
+    """
+    if os.getpid() != pid:
+        os._exit(0)
+
+
 def freshen_connections() -> None:
     """
     Before a handler: close Django connections of this thread that are broken, too old, or older than a loss.
@@ -96,6 +108,7 @@ def clean_connections() -> None:
                 or connection.needs_rollback
                 or connection.get_autocommit() != connection.settings_dict["AUTOCOMMIT"]
                 or connection.errors_occurred
+                or getattr(connection, "pgbroker_session_changed", False)
                 or _is_raw_spoilt(connection.connection)
             )
             if spoilt:
@@ -103,12 +116,15 @@ def clean_connections() -> None:
                 # close() inside an atomic block only marks it; the block is gone with its handler.
                 if connection.connection is not None or connection.in_atomic_block:
                     _abandon(connection)
+                # What a handler set for its session ended with it.
+                vars(connection).pop("pgbroker_session_changed", None)
             else:
                 _keep(connection)
                 connection.close_if_unusable_or_obsolete()
         except Exception:
             _log.debug("closing a handler's connection failed", exc_info=True)
             _abandon(connection)
+            vars(connection).pop("pgbroker_session_changed", None)
 
 
 def close_idle_connections() -> None:

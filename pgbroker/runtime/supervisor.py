@@ -59,6 +59,8 @@ class Worker:
         self.options = options
         self.settings = effective_settings(options)
         self.id: UUID = new_id()
+        # Of the process that runs the handlers: one may fork, and return in the child as well.
+        self.pid = os.getpid()
         self.alias = options.database or self.settings.DATABASES[0]
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.lease_time = timedelta(seconds=self.settings.LEASE_SECONDS)
@@ -125,6 +127,7 @@ class Worker:
 
     def start_services(self) -> None:
         """Start the loops; returns at once."""
+        self.pid = os.getpid()
         if self.settings.MAX_LOG_BYTES:
             import logging
 

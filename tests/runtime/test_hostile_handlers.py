@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+import warnings
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from psycopg.errors import CheckViolation, UndefinedTable
 
 from pgbroker import job
@@ -47,8 +51,47 @@ def patient() -> None:
     """Declare what stored options may change."""
 
 
-def worker(**options) -> Worker:
-    return Worker(WorkerOptions(queues=("hostile",), concurrency=4, burst=True, poll_interval=0.1, **options))
+backends: list[int] = []
+children: list[int] = []
+
+
+@job(name="tests.hostile.changes_session", queue_name="hostile")
+def changes_session(marked: bool) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_backend_pid()")
+        backends.append(cursor.fetchone()[0])
+    if marked:
+        # As db.scope_statement does when it sees a `set` that outlives its transaction.
+        connection.pgbroker_session_changed = True
+
+
+def fork() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that other threads run is the point
+        if (child := os.fork()) != 0:
+            children.append(child)
+
+
+@job(name="tests.hostile.forks", queue_name="hostile")
+def forks() -> None:
+    fork()
+
+
+@job(name="tests.hostile.forks_async", queue_name="hostile")
+async def forks_async() -> None:
+    fork()
+
+
+@job(name="tests.hostile.forks_and_raises", queue_name="hostile", max_attempts=1)
+def forks_and_raises() -> None:
+    fork()
+    raise ValueError("in both")
+
+
+def worker(*, concurrency: int = 4, **options) -> Worker:
+    return Worker(
+        WorkerOptions(queues=("hostile",), concurrency=concurrency, burst=True, poll_interval=0.1, **options)
+    )
 
 
 def attempt_of(result) -> Execution:
@@ -142,3 +185,41 @@ def test_a_lease_that_cannot_be_taken_in_fails_alone() -> None:
     assert [attempt.lease.job_id for attempt in taker.board.attempts()] == [plain.job_id]
     assert attempt_states(odd.job_id) == [AttemptState.FAILED]
     assert {odd.job_id, plain.job_id} == set(jobs)
+
+
+def test_a_connection_whose_session_a_handler_changed_serves_no_other() -> None:
+    backends.clear()
+    for marked in (False, True, False, False):
+        changes_session.enqueue(marked)
+
+    assert worker(concurrency=1).run() == 0
+
+    first, second, third, fourth = backends
+    assert first == second != third == fourth
+
+
+@pytest.mark.parametrize("task", [forks, forks_async, forks_and_raises])
+def test_a_child_that_a_handler_forked_ends_when_the_handler_returns_in_it(task) -> None:
+    children.clear()
+    forked = task.enqueue()
+
+    assert worker().run() == 0
+
+    (child,) = children
+    assert exit_status(child) == 0
+    assert attempt_of(forked).state == (
+        AttemptState.FAILED if task is forks_and_raises else AttemptState.COMPLETED
+    )
+
+
+def exit_status(child: int) -> int | None:
+    """Wait for a child for five seconds at most; None when it had to be killed."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None

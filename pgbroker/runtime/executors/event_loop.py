@@ -18,6 +18,7 @@ from pgbroker.runtime.isolation import (
     IDLE_SECONDS,
     clean_connections,
     close_idle_connections,
+    end_if_forked,
     enter,
     freshen_connections,
     losses,
@@ -211,6 +212,8 @@ class EventLoopExecutor:
         except BaseException as error:
             # A cancel, SystemExit and KeyboardInterrupt too: out of here they would end the loop.
             return attempt.failed(error, settings)
+        finally:
+            end_if_forked(self.worker.pid)
 
     @staticmethod
     async def _clean(sensitive: "_JobThread") -> bool:

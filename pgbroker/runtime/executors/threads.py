@@ -14,6 +14,7 @@ from pgbroker.runtime.isolation import (
     IDLE_SECONDS,
     clean_connections,
     close_idle_connections,
+    end_if_forked,
     enter,
     freshen_connections,
 )
@@ -105,4 +106,5 @@ class ThreadExecutor:
             # SystemExit and KeyboardInterrupt too: out of here they would end the thread, and its slot.
             return attempt.failed(error, settings)
         finally:
+            end_if_forked(self.worker.pid)
             clean_connections()
