@@ -26,8 +26,11 @@ class StopSignals:
             signal.signal(number, self._hear)
 
     def running(self, stop: Callable[[], None]) -> None:
-        """From now on a signal calls *stop*."""
+        """From now on a signal calls *stop*; at once, if one came that nobody could act on."""
         self._stop = stop
+        if self._count:
+            # The exit that it raised was swallowed: Python ignores one in a callback of the import system.
+            stop()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._count += 1

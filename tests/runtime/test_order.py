@@ -187,7 +187,7 @@ def test_b019_a_job_of_an_unknown_type_is_put_back_and_dies_after_the_grace(flee
         assert 2 <= len(released) <= 5
         last = executions_of(each)[-1]
         assert last.error_code == "unknown_job_type"
-        assert "Deploy" in last.error
+        assert "deploy the code" in last.error
 
 
 def test_a_job_put_back_as_unknown_is_run_by_a_worker_that_knows_it(fleet: Fleet):
