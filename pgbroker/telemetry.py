@@ -66,6 +66,9 @@ def subscribe(listener: Listener, *, wants: Wants = lambda event: True) -> Calla
     Listeners run in the thread that emits, so they must be quick; *wants* must be cheap, since hot
     paths ask it before they gather the keys.
     """
+    if any(known is listener for known, _ in _listeners):
+        # Once is enough: a command that is called twice in a process must not tell everything twice.
+        return lambda: None
     entry = (listener, wants)
     _listeners.append(entry)
 
