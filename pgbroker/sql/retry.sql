@@ -31,7 +31,8 @@ key_holder as materialized (
 ),
 -- The jobs and those ended ones that hold their keys: only a locked row tells whether another retry, which
 -- this one waited for, has just revived the holder. A holder that lives is not locked, nobody waits for it.
--- Asked for after the keys are locked: the array makes this step wait for that one.
+-- Asked for after the keys are locked: the array makes this step wait for that one. status + 0, so that the index
+-- of finished jobs is no way in.
 locked as materialized (
     select job.*
     from pgbroker.job
@@ -40,7 +41,7 @@ locked as materialized (
             select key_holder.holder_id
             from key_holder
             join pgbroker.job as holder on holder.id = key_holder.holder_id
-            where holder.status >= 10
+            where holder.status + 0 >= 10
         )
     )
     order by job.id

@@ -587,4 +587,4 @@ def test_the_search_finds_a_statement_that_is_broken_on_purpose(name, monkeypatc
     monkeypatch.setattr(sql, "load", load_broken)
 
     with pytest.raises((AssertionError, DatabaseError, BaseExceptionGroup)):
-        search(100, phases=[Phase.generate], database=None, derandomize=True)
+        search(600, phases=[Phase.generate], database=None, derandomize=True)
