@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import pgtrigger
-from django.db import connection, transaction
+from django.db import connection
 
 from pgbroker.lease import Lease
 from pgbroker.lifecycle.beat import WorkerState, beat
@@ -23,6 +21,7 @@ from pgbroker.outcomes import Ended, Settled
 from pgbroker.policy.backoff import Backoff
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import scope_all
+from pgbroker.testing import guards_off
 
 TYPE = "tests.ok"
 OTHER_TYPE = "tests.other"
@@ -147,29 +146,6 @@ def reason(job_id: UUID) -> str | None:
     """Read the code of why a job is where it is, or None when it has none."""
     with scope_all():
         return JobState.objects.filter(job=job_id).values_list("reason_code", flat=True).first()
-
-
-@contextmanager
-def guards_off() -> Iterator[None]:
-    """
-    Write rows that no verb makes, in all tenants, with the guards' own switch and without events.
-
-    What is written inside is one transaction. Policies and constraints hold as ever: the role is plain.
-    """
-    guards = ",".join(trigger.get_pgid(model) for model, trigger in pgtrigger.registered())
-    names = ("pgtrigger.ignore", "pgbroker.events")
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(
-            "select coalesce(nullif(current_setting(%s, true), ''), '{}'), "
-            "coalesce(current_setting(%s, true), '')",
-            names,
-        )
-        before = cursor.fetchone()
-        write = "select set_config('pgtrigger.ignore', %s, true), set_config('pgbroker.events', %s, true)"
-        cursor.execute(write, ("{" + guards + "}", "off"))
-        with scope_all():
-            yield
-        cursor.execute(write, before)
 
 
 _TIMES = (
