@@ -70,3 +70,9 @@ class Lease(NamedTuple):
     def fragile(self) -> bool:
         """True for a job that must not share a crash with others: it crashed a worker, or has no attempt left."""
         return self.crash_count > 0 or self.attempt_count >= self.max_attempts
+
+    def is_suspect(self, max_crashes: int) -> bool:
+        """True for a job that has crashed a worker, or shared a crash, and that another crash would end."""
+        return self.crash_count > 0 and (
+            self.crash_count + 1 >= max_crashes or self.attempt_count >= self.max_attempts
+        )

@@ -84,6 +84,8 @@ def run_jobs(
                 worker_id=worker_id,
                 lease=timedelta(hours=1),
                 ageing=timedelta(seconds=settings().AGEING_SECONDS),
+                max_crashes=settings().MAX_CRASHES,
+                suspects=1,
                 using=alias,
             )
             if leases:

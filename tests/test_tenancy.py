@@ -14,10 +14,9 @@ from django.db import DatabaseError, ProgrammingError, connection, connections, 
 
 from pgbroker import correlation, db
 from pgbroker.errors import InvalidTenant
-from pgbroker.lifecycle.claim import claim
 from pgbroker.models import Job, JobPayload
 from pgbroker.tenancy import checked_tenant, current_tenant, scope_all, tenant_context
-from tests.support.jobs import AGEING, LEASE, TYPE, WORKER, enqueue_one, queue_id, row
+from tests.support.jobs import TYPE, WORKER, claim_many, enqueue_one, row
 
 pytestmark = pytest.mark.django_db(transaction=True)
 COUNT = "select count(*) from pgbroker.job"
@@ -215,14 +214,14 @@ def test_a_statement_cannot_write_a_row_of_another_tenant():
 
 def test_a_worker_statement_sees_all_tenants_and_the_context_is_as_before():
     with tenant_context("acme"):
-        leases = claim(queue_id(), limit=9, idle=9, worker_id=WORKER, lease=LEASE, ageing=AGEING)
+        leases = claim_many(9)
         assert len(leases) == 6
         assert both() == (1, 1)
 
 
 def test_a_worker_statement_in_a_callers_transaction_puts_back_what_it_widened():
     with transaction.atomic():
-        assert len(claim(queue_id(), limit=9, idle=9, worker_id=WORKER, lease=LEASE, ageing=AGEING)) == 6
+        assert len(claim_many(9)) == 6
         assert (settings_now(), seen()) == (("", ""), 3)
 
 

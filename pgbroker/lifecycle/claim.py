@@ -20,6 +20,8 @@ def claim(
     worker_id: UUID,
     lease: timedelta,
     ageing: timedelta,
+    max_crashes: int,
+    suspects: int,
     quick: Sequence[int] = (),
     bounds: Bounds | None = None,
     using: str | db.Session = "default",
@@ -29,11 +31,12 @@ def claim(
 
     Returns at once; the list is empty when nothing is ready. Each claim burns one attempt and issues a
     new lease token, which every later write about the attempt must present. Beyond the first *idle* only
-    jobs of *quick* types are taken, and none that is fragile (see `Lease.fragile`). *bounds* are hints by
-    priority; without them it looks from the start.
+    jobs of *quick* types are taken, and none that is fragile (see `Lease.fragile`). At most *suspects* are
+    among them (see `Lease.is_suspect`). *bounds* are hints by priority; without them it looks from the start.
     """
     assert limit >= 1
     assert idle >= 0
+    assert suspects >= 0
     lanes = list((bounds or {}).items())
     return db.fetch(
         "claim",
@@ -42,6 +45,8 @@ def claim(
             "limit": limit,
             "idle": idle,
             "quick": list(quick),
+            "suspects": suspects,
+            "max_crashes": max_crashes,
             "worker_id": worker_id,
             "lease": lease,
             "ageing": ageing,

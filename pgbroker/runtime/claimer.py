@@ -76,6 +76,8 @@ class Claimer:
         self._promoted_all_at = 0.0
         self._served_last = -1
         self._check_orphans = False
+        # The one job in hand that has crashed a worker and that another crash would end.
+        self._suspect: Lease | None = None
         # Told by other threads, taken in by `step`.
         self._heard: set[str] = set()
         self._due: deque[float] = deque()
@@ -132,6 +134,7 @@ class Claimer:
         if not (self.worker.heartbeats.keep_up and self.worker.settler.session.is_open):
             # What is claimed now could not be kept, or settled. Whichever of the two gets through wakes this loop.
             return min(self.worker.settings.POLL_SECONDS, 1.0)
+        self._let_go_of_suspect()
         nothing_in_hand = self.worker.board.size == 0
         while self._due:
             self.probe_at = min(self.probe_at, self._due.popleft())
@@ -243,9 +246,11 @@ class Claimer:
 
     def _claim(self, lane: Lane, idle: int, hold: int, now: float) -> int:
         full = not lane.bounds or (idle > 0 and lane.full_look_due(now))
+        suspect = self._suspect
         taken = self._take(lane, idle, hold, full=full)
-        if not full and taken < idle:
-            # A hint is only a hint: what it does not show may stand before it.
+        if taken < idle and (not full or self._suspect is not suspect):
+            # A hint is only a hint: what it does not show may stand before it. And beside the first suspect
+            # others were passed over, which may have stood in the way.
             taken += self._take(lane, idle - taken, hold, full=True)
         lane.more_to_hold = taken >= idle + hold
         lane.passed_over = hold > 0 and not lane.more_to_hold and taken >= idle
@@ -266,6 +271,8 @@ class Claimer:
                 seconds=settings.AGEING_SECONDS if queue.ageing_seconds is None else queue.ageing_seconds
             ),
             quick=self.worker.pace.quick_types() if hold else (),
+            max_crashes=settings.MAX_CRASHES,
+            suspects=0 if self._suspect else 1,
             bounds={} if full else lane.bounds,
             using=self.session,
         )
@@ -273,8 +280,20 @@ class Claimer:
             lane.full_look_at, lane.full_look_cost = began, time.monotonic() - began
         if leases:
             lane.remember(leases)
+            self._suspect = self._suspect or next(
+                (lease for lease in leases if lease.is_suspect(settings.MAX_CRASHES)), None
+            )
             self.worker.take_in(leases, began)
         return len(leases)
+
+    def _let_go_of_suspect(self) -> None:
+        """Once the one suspect has ended, look from the start: others were passed over meanwhile."""
+        suspect = self._suspect
+        if suspect and not self.worker.board.has(suspect.job_id, suspect.lease_token):
+            self._suspect = None
+            for lane in self.lanes.values():
+                lane.eager = True
+                lane.bounds.clear()
 
     # -------------------------------------------------------------- what must go back
 

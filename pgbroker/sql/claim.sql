@@ -4,6 +4,8 @@
 --   limit        bigint         most jobs to take, at least 1
 --   idle         bigint         slots with nothing to do: so many jobs are taken whatever they are
 --   quick        int[]          types whose jobs end fast: more of them may be taken, to be held
+--   suspects     bigint         most suspects to take: jobs that have crashed a worker and that another crash ends
+--   max_crashes  int            lost workers after which a job is a dead letter
 --   worker_id    uuid           who will hold the leases
 --   lease        interval       how long each lease lasts
 --   ageing       interval       what one step of priority is worth in waiting
@@ -27,7 +29,8 @@
 -- for "none at all", expects one row, and would rather collect and sort the whole backlog (2 s at a million).
 --
 -- Beyond the idle slots only quick types are taken, and no fragile job (it crashed a worker, or this is its
--- last attempt): held behind others it could be lost to somebody else's crash.
+-- last attempt): held behind others it could be lost to somebody else's crash. Suspects do not run side by
+-- side in one worker, since the guilty one would take the others along at every crash, to the last.
 with lane as materialized (
     select
         known.priority,
@@ -66,7 +69,9 @@ taken as (
             select
                 candidate.id,
                 candidate.may_be_held,
-                row_number() over (order by candidate.rank, candidate.id) as place
+                candidate.is_suspect,
+                row_number() over best_first as place,
+                count(*) filter (where candidate.is_suspect) over best_first as suspects
             from lane
             cross join lateral (
                 select
@@ -74,7 +79,12 @@ taken as (
                     job.ready_at - lane.priority * %(ageing)s::interval as rank,
                     job.crash_count = 0
                         and job.attempt_count + 1 < job.max_attempts
-                        and job.job_type_id = any (%(quick)s::int[]) as may_be_held
+                        and job.job_type_id = any (%(quick)s::int[]) as may_be_held,
+                    job.crash_count > 0
+                        and (
+                            job.crash_count + 1 >= %(max_crashes)s
+                            or job.attempt_count + 1 >= job.max_attempts
+                        ) as is_suspect
                 from pgbroker.job
                 where job.queue_id = %(queue_id)s
                   and job.status = 2 /* ready */
@@ -99,14 +109,21 @@ taken as (
                       )),
                       true
                   )
+                  and (
+                      %(suspects)s > 0
+                      or job.crash_count = 0
+                      or job.crash_count + 1 < %(max_crashes)s and job.attempt_count + 1 < job.max_attempts
+                  )
                 order by job.ready_at, job.id
                 limit %(limit)s
                 for no key update skip locked
             ) as candidate
+            window best_first as (order by candidate.rank, candidate.id)
             order by candidate.rank, candidate.id
             limit %(limit)s
         ) as chosen
-        where chosen.place <= %(idle)s or chosen.may_be_held
+        where (chosen.place <= %(idle)s or chosen.may_be_held)
+          and (not chosen.is_suspect or chosen.suspects <= %(suspects)s)
     ))
     returning
         id, lease_token, worker_id, queue_id, job_type_id, tenant_id, priority, attempt_count,

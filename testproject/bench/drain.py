@@ -57,6 +57,8 @@ def _raw(count: int) -> float:
         worker_id=worker_id,
         lease=timedelta(seconds=60),
         ageing=timedelta(seconds=60),
+        max_crashes=3,
+        suspects=1,
         bounds=bounds,
         using=session,
     ):

@@ -17,6 +17,7 @@ from pgbroker.tenancy import tenant_context
 from tests.factories import JobFactory
 from tests.support.jobs import (
     LEASE,
+    MAX_CRASHES,
     OTHER_TYPE,
     OTHER_WORKER,
     TYPE,
@@ -234,6 +235,29 @@ def test_a_fragile_job_behind_sturdy_ones_waits_for_its_slot():
 
     assert claimed(idle=2) == sturdy
     assert claimed(idle=1) == [fragile]
+
+
+def test_of_suspects_no_more_are_taken_than_asked_for_and_they_do_not_stand_in_the_way():
+    """A suspect has crashed a worker, and another crash would end it: by the count of crashes, or its attempts."""
+    suspects = [
+        JobFactory(attempt_count=2, crash_count=2).pk,
+        JobFactory(attempt_count=2, crash_count=1, max_attempts=3, declared_attempts=3).pk,
+    ]
+    crashed_once, sound = JobFactory(attempt_count=1, crash_count=1).pk, enqueue_one()
+
+    assert claimed(suspects=0) == [crashed_once, sound]
+    assert claimed(suspects=1) == suspects[:1]
+    assert claimed(suspects=0) == []
+    assert claimed(suspects=2) == suspects[1:]
+
+
+def test_a_lease_tells_that_it_is_a_suspects():
+    JobFactory(attempt_count=2, crash_count=2)
+    JobFactory(attempt_count=2, crash_count=1, max_attempts=3, declared_attempts=3)
+    JobFactory(attempt_count=1, crash_count=1)
+    enqueue_one(max_attempts=1)
+
+    assert [lease.is_suspect(MAX_CRASHES) for lease in claim_many()] == [True, True, False, False]
 
 
 def test_beyond_the_idle_slots_only_quick_types_are_taken():

@@ -11,17 +11,13 @@ from django.db import connection, transaction
 from django.db.utils import DatabaseError
 from django.utils import timezone
 
-from pgbroker.lifecycle.claim import claim
 from pgbroker.lifecycle.declare import DeclaredType, declare_types
 from pgbroker.lifecycle.enqueue import enqueue_rows
 from pgbroker.models import Job, JobPayload, QueuePriority
 from pgbroker.states import Status
 from pgbroker.tenancy import tenant_context
 from tests.support.jobs import (
-    AGEING,
-    LEASE,
     TYPE,
-    WORKER,
     claim_many,
     enqueue_one,
     queue_id,
@@ -202,7 +198,7 @@ def test_an_id_is_a_uuid_of_version_7_in_order_of_time():
 
 @pytest.mark.django_db(transaction=True)
 def test_a_job_is_visible_with_its_callers_commit_and_gone_with_the_rollback():
-    queue = queue_id()
+    queue_id()
     with second_session() as other:
         look = "select count(*) from pgbroker.job"
         with transaction.atomic():
@@ -215,7 +211,7 @@ def test_a_job_is_visible_with_its_callers_commit_and_gone_with_the_rollback():
             transaction.set_rollback(True)
         assert other.execute(look).fetchone() == (1,)
 
-    assert len(claim(queue, limit=9, idle=9, worker_id=WORKER, lease=LEASE, ageing=AGEING)) == 1
+    assert len(claim_many(9)) == 1
 
 
 @pytest.mark.django_db(transaction=True)

@@ -168,6 +168,10 @@ class Model:
     def fragile(self) -> bool:
         return self.crashes > 0 or self.attempts + 1 >= self.maximum
 
+    @property
+    def suspect(self) -> bool:
+        return self.crashes > 0 and (self.crashes + 1 >= MAX_CRASHES or self.attempts + 1 >= self.maximum)
+
 
 class Verbs(RuleBasedStateMachine):
     """The verbs against the model, in one transaction that is rolled back at the end."""
@@ -240,13 +244,20 @@ class Verbs(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- claim
 
-    def claim_like_the_model(self, limit: int, idle: int, worker: UUID) -> list[Lease]:
+    def claim_like_the_model(self, limit: int, idle: int, suspects: int, worker: UUID) -> list[Lease]:
         ready = [
             model
             for model in sorted(self.jobs.values(), key=lambda each: each.turn)
-            if model.status == Status.READY and not model.too_late(NOW)
+            if model.status == Status.READY
+            and not model.too_late(NOW)
+            and not (model.suspect and suspects == 0)
         ][:limit]
-        chosen = [model for place, model in enumerate(ready, 1) if place <= idle or not model.fragile]
+        beyond = [model for model in ready if model.suspect][suspects:]
+        chosen = [
+            model
+            for place, model in enumerate(ready, 1)
+            if (place <= idle or not model.fragile) and model not in beyond
+        ]
 
         leases = claim(
             self.queue,
@@ -256,6 +267,8 @@ class Verbs(RuleBasedStateMachine):
             worker_id=worker,
             lease=LEASE,
             ageing=AGEING,
+            max_crashes=MAX_CRASHES,
+            suspects=suspects,
         )
 
         assert [lease.job_id for lease in leases] == [model.job_id for model in chosen]
@@ -271,10 +284,11 @@ class Verbs(RuleBasedStateMachine):
         target=granted,
         limit=st.integers(1, 4),
         idle=st.integers(0, 4),
+        suspects=st.integers(0, 2),
         worker=st.sampled_from([WORKER, OTHER_WORKER]),
     )
-    def claim(self, limit, idle, worker):
-        return multiple(*self.claim_like_the_model(limit, idle, worker))
+    def claim(self, limit, idle, suspects, worker):
+        return multiple(*self.claim_like_the_model(limit, idle, suspects, worker))
 
     # -------------------------------------------------------------- whoever holds, or held, a lease
 
@@ -405,7 +419,7 @@ class Verbs(RuleBasedStateMachine):
         model.lease_ran_out = True
         self.take_back(worker_lives=True)
         self.promote_all()
-        return self.claim_like_the_model(4, 4, worker)
+        return self.claim_like_the_model(4, 4, 4, worker)
 
     @rule(data=st.data())
     @precondition(lambda self: any(model.deadline for model in self.jobs.values()))

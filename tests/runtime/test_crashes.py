@@ -14,6 +14,7 @@ from tests.runtime.fleet import (
     job,
     put,
     put_for_both,
+    put_together,
     states_of,
     wait_for_status,
 )
@@ -69,6 +70,22 @@ def test_jobs_held_behind_one_that_kills_the_worker_are_not_counted_down_to_deat
     wait_for_status(poison, DEAD, seconds=90, of=worker)
 
     assert len(effects("enter", poison)) == 3
+
+
+def test_a_job_that_kills_its_worker_takes_no_other_along_to_the_end(fleet: Fleet):
+    """All are lost together twice; after that the guilty one cannot run beside the others, who are as suspect."""
+    poison, *others = put_together(
+        (handlers.die, "acme", 9), *[(handlers.work, tenant, 0.5) for tenant in ("acme", "globex", "acme")]
+    )
+    together = {"base": 0, "jitter": False}
+    worker = fleet.start(slots=4, restart=True, wait=False, **SOON, BACKOFF=together)
+
+    wait_for_status(poison, DEAD, seconds=90, of=worker)
+    wait_for_status(others, DONE, seconds=90, of=worker)
+
+    for each in others:
+        assert states_of(each)[:2] == [AttemptState.CRASHED] * 2
+        assert states_of(each)[2:] == [AttemptState.COMPLETED]
 
 
 def run_with_crashes(fleet: Fleet, nth: int, moment: str) -> None:

@@ -143,7 +143,7 @@ def test_several_queues_are_served_in_turn(fleet: Fleet, seconds: float):
         for n in range(20)
         for name in queues
     ]
-    worker = fleet.start(slots=1)
+    worker = fleet.start(slots=1, PREFETCH_MAX=4)
 
     wait_for_status(ids, DONE, of=worker)
 

@@ -30,6 +30,7 @@ WORKER = UUID("00000000-0000-7000-8000-000000000001")
 OTHER_WORKER = UUID("00000000-0000-7000-8000-000000000002")
 LEASE = timedelta(seconds=60)
 AGEING = timedelta(seconds=60)
+MAX_CRASHES = 3
 
 
 def queue_id(name: str = QUEUE) -> int:
@@ -64,6 +65,8 @@ def claim_many(limit: int = 100, **options: Any) -> list[Lease]:
         "worker_id": WORKER,
         "lease": LEASE,
         "ageing": AGEING,
+        "max_crashes": MAX_CRASHES,
+        "suspects": limit,
         **options,
     }
     return claim(queue_id(asked.pop("queue", QUEUE)), limit=limit, **asked)
