@@ -4,7 +4,7 @@
 --   limit        bigint         most jobs to take, at least 1
 --   idle         bigint         slots with nothing to do: so many jobs are taken whatever they are
 --   quick        int[]          types whose jobs end fast: more of them may be taken, to be held
---   suspects     bigint         most suspects to take: jobs that have crashed a worker and that another crash ends
+--   suspects     int            most suspects to take: jobs that have crashed a worker and that another crash ends
 --   max_crashes  int            lost workers after which a job is a dead letter
 --   worker_id    uuid           who will hold the leases
 --   lease        interval       how long each lease lasts

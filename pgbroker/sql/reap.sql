@@ -15,9 +15,10 @@
 -- Locks:  job rows, skip locked: it never waits for a settle, and a row it holds is settled or reaped, not both.
 -- Index:  job_lease.
 --
--- running -> scheduled, dead_letter, cancelled. Whether the worker died is only a label: a silent worker row
--- makes it a crash, otherwise the lease ran out on a live one. The first loss is retried at once, then by
--- backoff, which counts failures: snoozes and releases are none. It is compared as logarithms before it is
+-- running -> scheduled, dead_letter, cancelled. Whether the worker died is only a label: a worker row that has
+-- been silent for half a lease makes it a crash, otherwise the lease ran out on a live one. (A whole lease would
+-- be too long: its last beat may be younger than what it claimed just before.) The first loss is retried at once,
+-- then by backoff, which counts failures: snoozes and releases are none. It is compared as logarithms before it is
 -- multiplied, and what a row's options cannot mean is read as absent or as the nearest that can: one odd row
 -- would stop the reaper for all.
 with expired as materialized (
@@ -26,7 +27,9 @@ with expired as materialized (
         job.worker_id,
         job.lease_token,
         job.leased_at,
-        worker.id is null or worker.expires_at <= statement_timestamp() as crashed,
+        worker.id is null
+            or worker.heartbeat_at + (worker.expires_at - worker.heartbeat_at) / 2 <= statement_timestamp()
+            as crashed,
         round(least(greatest(given.base, 0), 31622400), 6)::double precision as base,
         round(least(greatest(given.factor, 1), 1000000), 6)::double precision as factor,
         round(least(greatest(given.cap, 0), 31622400), 6)::double precision as cap,

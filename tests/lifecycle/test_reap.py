@@ -90,6 +90,17 @@ def test_the_attempt_is_a_crash_only_where_the_worker_is_silent():
     assert executions(silent.job_id)[0].started_at == row(silent.job_id).leased_at
 
 
+def test_a_worker_that_beat_a_moment_after_its_last_claim_and_died_is_a_crash():
+    """Its row outlives the lease by that moment, in which the reaper may come."""
+    enqueue_one()
+    lease = claim_one()
+    alive()
+    age_worker(seconds=59)
+    expire_lease(lease)
+
+    assert [taken.state for taken in reap_all()] == [AttemptState.CRASHED]
+
+
 def test_b003_a_holder_is_one_process_start_so_a_namesake_keeps_nothing_alive():
     enqueue_one()
     lease = claim_one()
