@@ -1,5 +1,6 @@
 """`PgBrokerBackend`: Django's task framework on pgbroker."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from django.core import checks
 from django.db import connections
 
 from pgbroker import telemetry
+from pgbroker.bodies import Reference
 from pgbroker.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -26,9 +28,11 @@ from pgbroker.context import running_result
 from pgbroker.errors import InvalidOption, PgBrokerError
 from pgbroker.lifecycle.enqueue import Enqueued
 from pgbroker.lifecycle.look import Job, look
+from pgbroker.outcomes import Ended
 from pgbroker.registry import Call, JobTask, lookup, signature_of
 from pgbroker.states import AttemptState, Status
 from pgbroker.submission import submit
+from pgbroker.task_results import JobResult, call_parts
 
 if TYPE_CHECKING:
     AnyTask = Task[..., Any]
@@ -81,8 +85,8 @@ class PgBrokerBackend(BaseTaskBackend):
         """Enqueue in the current transaction; an idempotency key's holder is returned as it is."""
         self.validate_task(task)
         job_task = task if isinstance(task, JobTask) else self._as_job_task(task)
-        row, answer = submit(Call(job_task, tuple(args), dict(kwargs)), using=self.database)
-        result = self._new_result(task, row, answer)
+        submission, answer = submit(Call(job_task, tuple(args), dict(kwargs)), using=self.database)
+        result = self._new_result(task, submission.envelope, answer)
         if answer.outcome == "created":
             task_enqueued.send(type(self), task_result=result)
             return result
@@ -99,8 +103,8 @@ class PgBrokerBackend(BaseTaskBackend):
             takes_context=task.takes_context,
         )
 
-    def _new_result(self, task: "AnyTask", row: Mapping[str, Any], answer: Enqueued) -> "AnyResult":
-        return TaskResult(
+    def _new_result(self, task: "AnyTask", envelope: Mapping[str, Any], answer: Enqueued) -> "AnyResult":
+        return JobResult(
             task=task,
             id=str(answer.job_id),
             status=TaskResultStatus.READY,
@@ -108,8 +112,8 @@ class PgBrokerBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=row["args"]["args"],
-            kwargs=row["args"]["kwargs"],
+            args=envelope["args"],
+            kwargs=envelope["kwargs"],
             backend=self.alias,
             errors=[],
             worker_ids=[],
@@ -127,7 +131,7 @@ class PgBrokerBackend(BaseTaskBackend):
         return self._result_of(found)
 
     def _result_of(self, job: Job) -> "AnyResult":
-        stored = job.args if isinstance(job.args, dict) else {}
+        args, kwargs = call_parts(job.args, job.args_body, job.tenant_id)
         starts = [each for each in job.executions if each["state"] != AttemptState.RELEASED]
         worker_ids = [str(each["worker_id"]) for each in starts]
         times = [datetime.fromisoformat(each["started_at"]) for each in starts if each["started_at"]]
@@ -137,7 +141,7 @@ class PgBrokerBackend(BaseTaskBackend):
         task = lookup(job.job_type).task.using(
             priority=job.priority, queue_name=job.queue, run_after=job.available_at, backend=self.alias
         )
-        result: AnyResult = TaskResult(
+        result: AnyResult = JobResult(
             task=task,
             id=str(job.id),
             status=_STATUSES.get(job.status, TaskResultStatus.READY),
@@ -145,13 +149,13 @@ class PgBrokerBackend(BaseTaskBackend):
             started_at=times[0] if times else None,
             finished_at=job.finished_at,
             last_attempted_at=times[-1] if times else None,
-            args=stored.get("args", []),
-            kwargs=stored.get("kwargs", {}),
+            args=args,
+            kwargs=kwargs,
             backend=self.alias,
             errors=list(_errors(job)),
             worker_ids=worker_ids,
         )
-        object.__setattr__(result, "_return_value", job.result)
+        object.__setattr__(result, "_return_value", job.stored_result)
         return result
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -214,9 +218,7 @@ def send_signals(event: str, keys: dict[str, Any]) -> None:
     ended = keys["ended"]
     object.__setattr__(result, "status", _STATUSES[status])
     if ended.result is not None:
-        import json
-
-        object.__setattr__(result, "_return_value", json.loads(ended.result))
+        object.__setattr__(result, "_return_value", _returned(ended))
     if ended.error_code:
         result.errors.append(
             TaskError(
@@ -232,6 +234,13 @@ def send_signals(event: str, keys: dict[str, Any]) -> None:
         raise attempt.error
     except BaseException:
         task_finished.send(PgBrokerBackend, task_result=result)
+
+
+def _returned(ended: Ended) -> Any:
+    value = json.loads(ended.result or "null")
+    if ended.result_body is None:
+        return value
+    return Reference(ended.result_body, value, ended.lease.tenant_id)
 
 
 def wants_signals(event: str) -> bool:

@@ -7,6 +7,7 @@ from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, Warning
+from django.core.files.storage import storages
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
@@ -35,6 +36,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
         found += _check_alias(alias, 'PGBROKER["DATABASES"]', unknown="pgbroker.E002")
     if (direct := values.get("LISTEN_DATABASE")) is not None:
         found += _check_alias(direct, 'PGBROKER["LISTEN_DATABASE"]', unknown="pgbroker.E005")
+    if (storage := values.get("BODY_STORAGE")) is not None:
+        found += _check_storage(storage)
     if (schema := getattr(django_settings, "PGTRIGGER_SCHEMA", "public")) != "public":
         found.append(
             Warning(
@@ -45,6 +48,30 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
             )
         )
     return found
+
+
+def _check_storage(alias: str) -> Iterator[CheckMessage]:
+    if alias not in storages.backends:
+        yield Error(
+            f'PGBROKER["BODY_STORAGE"] names {alias!r}, which is not in STORAGES.',
+            hint=f"Known: {', '.join(storages.backends)}.",
+            id="pgbroker.E008",
+        )
+        return
+    try:
+        _ = storages[alias]
+    except Exception as error:  # whatever the storage's own code raises
+        yield Error(
+            f'PGBROKER["BODY_STORAGE"] names {alias!r}, which cannot be made: {error}.',
+            hint=f"Look at STORAGES[{alias!r}].",
+            id="pgbroker.E008",
+        )
+    if alias in ("default", "staticfiles"):
+        yield Warning(
+            f'PGBROKER["BODY_STORAGE"] is {alias!r}, whose files a project serves to its visitors.',
+            hint="Give bodies a storage of their own in STORAGES, which is private.",
+            id="pgbroker.W009",
+        )
 
 
 def _check_alias(alias: str, where: str, *, unknown: str) -> Iterator[CheckMessage]:

@@ -74,6 +74,14 @@ def _alias(key: str, value: Any) -> str | None:
     return value
 
 
+def _storage(key: str, value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidSetting(
+            key, f"is {value!r}", "Give an alias of STORAGES, or None to refuse what is too large."
+        )
+    return value
+
+
 def _backoff(key: str, value: Any) -> Backoff:
     try:
         return backoff_from(value, field=key)
@@ -121,8 +129,12 @@ class Settings:
     PREFETCH_MAX: int = _key(500, _whole(0, 10_000), "Most jobs a worker holds that do not run yet.")
     CLAIM_MAX: int = _key(500, _whole(1, 10_000), "Most jobs one claim takes.")
     SETTLE_MAX: int = _key(1000, _whole(1, 10_000), "Most outcomes one settle writes.")
-    MAX_PAYLOAD_BYTES: int = _key(256 * 1024, _whole(64, 64 * 1024 * 1024), "Largest encoded arguments.")
-    MAX_RESULT_BYTES: int = _key(256 * 1024, _whole(64, 64 * 1024 * 1024), "Largest encoded result.")
+    MAX_PAYLOAD_BYTES: int = _key(
+        256 * 1024, _whole(64, 64 * 1024 * 1024), "Largest encoded arguments that a row holds."
+    )
+    MAX_RESULT_BYTES: int = _key(
+        256 * 1024, _whole(64, 64 * 1024 * 1024), "Largest encoded result that a row holds."
+    )
     MAX_ERROR_BYTES: int = _key(
         64 * 1024, _whole(256, 16 * 1024 * 1024), "Longest stored error text, and traceback; the rest is cut."
     )
@@ -130,6 +142,9 @@ class Settings:
         64 * 1024,
         _whole(0, 16 * 1024 * 1024),
         "Longest tail of a handler's log kept with an attempt; 0: none.",
+    )
+    BODY_STORAGE: str | None = _key(
+        None, _storage, "Alias of STORAGES that holds larger arguments and results; None: they are refused."
     )
     EVENTS: str = _key(
         "terminal", _choice(*EVENT_MODES), "Which changes of a job are recorded: all, terminal or off."

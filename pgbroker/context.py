@@ -8,6 +8,7 @@ from uuid import UUID
 from pgbroker.compat import TaskContext, TaskResult, TaskResultStatus
 from pgbroker.errors import AttemptCancelled
 from pgbroker.lease import Lease
+from pgbroker.task_results import JobResult, call_parts
 
 if TYPE_CHECKING:
     from pgbroker.registry import JobType
@@ -134,8 +135,8 @@ class JobContext(_TaskContext):
 
 def running_result(lease: Lease, job_type: "JobType") -> "AnyResult":
     """Make Django's `TaskResult` of an attempt that runs, without asking the database."""
-    stored = lease.args if isinstance(lease.args, dict) else {}
-    return TaskResult(
+    args, kwargs = call_parts(lease.args, lease.args_body, lease.tenant_id)
+    return JobResult(
         task=job_type.task,
         id=str(lease.job_id),
         status=TaskResultStatus.RUNNING,
@@ -143,8 +144,8 @@ def running_result(lease: Lease, job_type: "JobType") -> "AnyResult":
         started_at=lease.leased_at,
         finished_at=None,
         last_attempted_at=lease.leased_at,
-        args=stored.get("args", []),
-        kwargs=stored.get("kwargs", {}),
+        args=args,
+        kwargs=kwargs,
         backend=job_type.task.backend,
         errors=[],
         worker_ids=[str(lease.worker_id)] * lease.attempt_count,

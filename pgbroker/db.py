@@ -64,7 +64,9 @@ fault: Callable[[str, str], None] | None = None
 
 
 @cache
-def _scope_text(scope: str, hot: bool, events: str, tenant_given: bool, remember: bool) -> str:
+def _scope_text(
+    scope: str, hot: bool, events: str, tenant_given: bool, remember: bool, lock_timeout: str | None = None
+) -> str:
     """Write the statement that goes before another one; empty when there is nothing to set."""
     parts = [_REMEMBER] if remember else []
     if scope == "all":
@@ -78,6 +80,8 @@ def _scope_text(scope: str, hot: bool, events: str, tenant_given: bool, remember
         parts.append(f"set_config('pgbroker.events', '{events}', true)")
     if hot:
         parts.append(_PLAN)
+    if lock_timeout:
+        parts.append(f"set_config('lock_timeout', '{lock_timeout}', true)")
     return f"select {', '.join(parts)}" if parts else ""
 
 
@@ -98,9 +102,16 @@ class Session:
     """
 
     def __init__(
-        self, alias: str, *, purpose: str, gate: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        alias: str,
+        *,
+        purpose: str,
+        gate: Callable[[], AbstractContextManager[None]] = nullcontext,
+        lock_timeout: str | None = None,
     ) -> None:
         self.alias, self.purpose, self.gate = alias, purpose, gate
+        # For whoever must not wait for a lock, such as one that its own caller holds.
+        self.lock_timeout = lock_timeout
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._prepare = True
 
@@ -166,7 +177,9 @@ class Session:
         """Run one statement in its scope, in one round trip, and return its rows."""
         connection = self.connection
         scope, tenant = _scope_of(statement)
-        before = _scope_text(scope, statement.hot, settings().EVENTS, tenant is not None, False)
+        before = _scope_text(
+            scope, statement.hot, settings().EVENTS, tenant is not None, False, self.lock_timeout
+        )
         prepare = True if self._prepare else None
         cursor = connection.cursor()
         if not before:

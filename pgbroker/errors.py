@@ -52,14 +52,16 @@ class InvalidArgument(PgBrokerError, TypeError):
 
 
 class PayloadTooLarge(PgBrokerError, ValueError):
-    """The encoded arguments are larger than `MAX_PAYLOAD_BYTES`."""
+    """The encoded arguments are larger than `MAX_PAYLOAD_BYTES`, or with `BODY_STORAGE` than any body may be."""
 
     code = "payload_too_large"
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, *, of_body: bool = False) -> None:
         super().__init__(
-            f"the arguments take {size} bytes, more than MAX_PAYLOAD_BYTES ({limit}). "
-            "Store the data and pass its id, or raise the limit.",
+            f"the arguments take {size} bytes, more than a body may have ({limit}). Store the data and pass its id."
+            if of_body
+            else f"the arguments take {size} bytes, more than MAX_PAYLOAD_BYTES ({limit}). "
+            "Store the data and pass its id, raise the limit, or set BODY_STORAGE.",
             size=size,
             limit=limit,
         )
@@ -79,9 +81,60 @@ class ResultNotSerializable(PgBrokerError, TypeError):
 
 
 class ResultTooLarge(PgBrokerError, ValueError):
-    """A handler returned more than `MAX_RESULT_BYTES`; the attempt failed."""
+    """A handler returned more than `MAX_RESULT_BYTES`, or with `BODY_STORAGE` than any body may have."""
 
     code = "result_too_large"
+
+    def __init__(self, size: int, limit: int, *, of_body: bool = False) -> None:
+        super().__init__(
+            f"the result takes {size} bytes, more than a body may have ({limit}). Store it and return its id."
+            if of_body
+            else f"the result takes {size} bytes, more than MAX_RESULT_BYTES ({limit}). "
+            "Store it and return its id, raise the limit, or set BODY_STORAGE.",
+            size=size,
+            limit=limit,
+        )
+
+
+class BodyNotStored(PgBrokerError):
+    """The storage `BODY_STORAGE` did not take arguments or a result that are too large for the row."""
+
+    code = "body_not_stored"
+
+    def __init__(self, trouble: str) -> None:
+        super().__init__(f"the body was not stored: {trouble}. Look at BODY_STORAGE and its storage.")
+
+
+class BodyUnreadable(PgBrokerError):
+    """The storage `BODY_STORAGE` did not give back arguments or a result that it should hold."""
+
+    code = "body_unreadable"
+
+    def __init__(self, name: str, trouble: str) -> None:
+        super().__init__(
+            f"body {name} cannot be read: {trouble}. Look at BODY_STORAGE and its storage.", name=name
+        )
+
+
+class BodyMissing(BodyUnreadable):
+    """The storage has no body of the name that the row says."""
+
+    code = "body_missing"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "the storage has no file of that name")
+
+
+class BodyDamaged(BodyUnreadable):
+    """What the storage gave back is not the body that was saved."""
+
+    code = "body_damaged"
+
+
+class BodyLeft(PgBrokerError):
+    """A body may be nobody's and stays in the storage, because that is not certain."""
+
+    code = "body_left"
 
 
 class UnknownQueue(PgBrokerError):

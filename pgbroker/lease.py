@@ -60,6 +60,8 @@ class Lease(NamedTuple):
     principal: str | None
     correlation_id: str | None
     traceparent: str | None
+    # The name of arguments that are too large for the row; args is their stub until they are read.
+    args_body: str | None = None
 
     @property
     def failures_before(self) -> int:

@@ -64,7 +64,8 @@ class Ended(NamedTuple):
     How one attempt ended, as settle records it.
 
     `delay` is the wait before a retry or after a snooze; `permanent` forbids a retry; `result` and
-    `log_tail` are stored with the attempt. `result` is JSON text. Times are the database's.
+    `log_tail` are stored with the attempt. `result` is JSON text; where `result_body` names a body in the
+    storage, it is the body's stub. Times are the database's.
     """
 
     lease: Lease
@@ -79,6 +80,7 @@ class Ended(NamedTuple):
     traceback: str | None = None
     result: str | None = None
     log_tail: str | None = None
+    result_body: str | None = None
 
 
 class Settled(NamedTuple):

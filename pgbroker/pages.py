@@ -13,6 +13,7 @@ from typing import Any
 from django.utils.timezone import localtime
 
 from pgbroker import reports
+from pgbroker.bodies import Reference
 from pgbroker.policy.timeline import Bar, place, stack
 from pgbroker.states import AttemptState, Status
 
@@ -30,6 +31,16 @@ FACTS = (
 def pretty(value: Any) -> str:
     """Write JSON to be read."""
     return short(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def shown(value: Any) -> str:
+    """Write a stored value; of a body, which may be huge, only where it lies."""
+    return str(value) if isinstance(value, Reference) else pretty(value)
+
+
+def shown_call(call: Any) -> str:
+    """Write the arguments of a stored call, in the same way."""
+    return shown({name: call.get(name) for name in ("args", "kwargs")} if isinstance(call, dict) else call)
 
 
 def short(text: str | None) -> str:
@@ -58,9 +69,9 @@ def describe_job(story: reports.Story, *, now: datetime) -> dict[str, Any]:
         "status": job.status.label,
         "status_words": job.status.label.replace("_", " "),
         "facts": [(name, _written(value)) for name, value in facts if value not in (None, "")],
-        "arguments": pretty({name: job.args.get(name) for name in ("args", "kwargs")}),
+        "arguments": shown_call(job.stored_call),
         "options": pretty(job.options) if job.options else "",
-        "result": pretty(job.result) if job.status == Status.COMPLETED else "",
+        "result": shown(job.stored_result) if job.status == Status.COMPLETED else "",
         "attempts": attempts,
         "moments": reports.moments(story),
         "picture": draw_timeline(story, now=now),

@@ -22,6 +22,7 @@ from pgbroker.errors import (
     ResultTooLarge,
     UndecodableArgument,
 )
+from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.json_scalars import ANYTHING, LENIENT, Codec
 from pgbroker.policy.plain_json import Refused, TooLarge, Walk, key_step, refused_at, type_name, write_text
 from pgbroker.policy.typed_json import Unsupported, codec_for
@@ -30,6 +31,10 @@ ENVELOPE_VERSION = 1
 
 _dump = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False
+).encode
+
+_dump_sorted = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False, sort_keys=True
 ).encode
 
 _Convert = Callable[[Codec, Any], Any]
@@ -166,13 +171,13 @@ def encode(
             signature, args, kwargs, lambda codec, value: codec.write(value, walk)
         )
         envelope = {"v": ENVELOPE_VERSION, "args": stored_args, "kwargs": stored_kwargs}
-        size = _size(_dump(envelope))
+        size = size_of(_dump(envelope))
     except Refused as refused:
         raise InvalidArgument(refused.path, refused.trouble, refused.cure) from refused.__cause__
     except TooLarge as error:
-        raise PayloadTooLarge(error.size, limit_bytes) from None
+        raise PayloadTooLarge(error.size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES) from None
     if size > limit_bytes:
-        raise PayloadTooLarge(size, limit_bytes)
+        raise PayloadTooLarge(size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES)
     return envelope, size
 
 
@@ -315,13 +320,13 @@ def encode_result(value: Any, *, return_hint: Codec | None, limit_bytes: int) ->
             f"{path} {refused.trouble}. Return JSON data, or annotate what the handler returns.", path=path
         ) from refused.__cause__
     except TooLarge as error:
-        raise _too_large(error.size, limit_bytes) from None
+        raise ResultTooLarge(error.size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES) from None
     except BaseException as error:  # SystemExit from an __iter__ must not end the worker
         raise ResultNotSerializable(
             f"the result raised {type_name(error)} when it was read. Return plain JSON data.", path="result"
         ) from error
-    if (size := _size(text)) > limit_bytes:
-        raise _too_large(size, limit_bytes)
+    if (size := size_of(text)) > limit_bytes:
+        raise ResultTooLarge(size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES)
     return text
 
 
@@ -338,14 +343,11 @@ def _written_result(value: Any, return_hint: Codec | None, limit_bytes: int) -> 
             raise (by_hint if len(by_hint.steps) >= len(plain.steps) else plain) from None
 
 
-def _too_large(size: int, limit: int) -> ResultTooLarge:
-    return ResultTooLarge(
-        f"the result takes {size} bytes, more than MAX_RESULT_BYTES ({limit}). "
-        "Store it and return its id, or raise the limit.",
-        size=size,
-        limit=limit,
-    )
+def envelope_body(envelope: Mapping[str, Any]) -> bytes:
+    """Return an envelope as the bytes of a body: the same for equal arguments, as `jsonb` compares them."""
+    return _dump_sorted(envelope).encode()
 
 
-def _size(text: str) -> int:
+def size_of(text: str) -> int:
+    """Return the size in bytes of JSON text."""
     return len(text) if text.isascii() else len(text.encode())

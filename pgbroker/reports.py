@@ -97,6 +97,7 @@ class EndedAttempt(NamedTuple):
     error: str | None
     traceback: str | None
     result: Any
+    result_body: str | None
     log_tail: str | None
 
 

@@ -7,8 +7,9 @@ from uuid import UUID
 
 from django.db import transaction
 
-from pgbroker import correlation, payload, telemetry
+from pgbroker import bodies, correlation, payload, telemetry
 from pgbroker.conf import settings
+from pgbroker.custody import Custody, doubt
 from pgbroker.db import Session
 from pgbroker.errors import (
     EnqueueRefused,
@@ -21,8 +22,9 @@ from pgbroker.ids import new_id
 from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.options import instant
 from pgbroker.policy.backoff import Backoff
+from pgbroker.policy.body_names import name_of
 from pgbroker.registry import Call, JobTask, signature_of, synchronise, types
-from pgbroker.tenancy import tenant_context
+from pgbroker.tenancy import current_tenant, tenant_context
 from pgbroker.wakeups import wake_after_commit
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ R = TypeVar("R")
 
 # Rows of a bulk call that go in one statement: big enough to be cheap, small enough to stay in memory.
 ROWS_PER_STATEMENT = 2500
+
+# Rows by what they share, database and tenant, each with its place among the calls.
+_Groups = dict[tuple[str, str | None], list[tuple[int, dict[str, Any]]]]
 
 
 class Outcome(NamedTuple):
@@ -48,17 +53,47 @@ class Outcome(NamedTuple):
     error: PgBrokerError | None = None
 
 
-def row_of(call: Call) -> dict[str, Any]:
+class Submission(NamedTuple):
+    """A call as it is enqueued: the row the database takes, the arguments, and the custody of their body, if any."""
+
+    row: dict[str, Any]
+    envelope: dict[str, Any]
+    custody: Custody | None
+
+
+def submission_of(call: Call, *, using: str) -> Submission:
     """
-    Check one call and make the row that the database takes.
+    Check one call and make the row that the database takes; arguments too large for it go to the storage.
 
     Everything that can be refused without the database is refused here, before anything left the
-    process: raises `InvalidArgument`, `InvalidOption` or `PayloadTooLarge`.
+    process: raises `InvalidArgument`, `InvalidOption`, `PayloadTooLarge`, or `BodyNotStored`.
     """
-    task, options = call.task, call.task.call_options
-    envelope, _ = payload.encode(
-        signature_of(task), call.args, call.kwargs, limit_bytes=settings().MAX_PAYLOAD_BYTES
+    chosen = settings()
+    limit_bytes = chosen.MAX_PAYLOAD_BYTES
+    envelope, size = payload.encode(
+        signature_of(call.task), call.args, call.kwargs, limit_bytes=bodies.row_limit(limit_bytes, chosen)
     )
+    row = _row_of(call, envelope)
+    return Submission(row, envelope, _in_a_body(call, row, using) if size > limit_bytes else None)
+
+
+def _in_a_body(call: Call, row: dict[str, Any], using: str) -> Custody:
+    """Save the arguments as a body, before any statement: whoever claims the job must find it."""
+    tenant = call.task.call_options.tenant or _tenant_of_statements()
+    job_id = UUID(row["id"])
+    content = payload.envelope_body(row["args"])
+    body = bodies.save(content, name=name_of(tenant, "arguments", job_id), tenant=tenant)
+    row["args"], row["args_body"] = body.stub.as_json(), body.name
+    return Custody(body.name, body.storage, job_id=job_id, using=using)
+
+
+def _tenant_of_statements() -> str:
+    # A statement in scope all carries no tenant, which the database reads as the default one.
+    return correlation.DEFAULT_TENANT if correlation.scope_all.get() else current_tenant()
+
+
+def _row_of(call: Call, envelope: dict[str, Any]) -> dict[str, Any]:
+    task, options = call.task, call.task.call_options
     row: dict[str, Any] = {
         "id": str(new_id()),
         "job_type": task.key,
@@ -101,15 +136,32 @@ def database_of(task: JobTask[Any, Any]) -> str:
     return str(alias) if alias else settings().DATABASES[0]
 
 
-def submit(call: Call, *, using: str | None = None) -> tuple[dict[str, Any], Enqueued]:
-    """Enqueue one call in the current transaction; returns the row and the answer. Raises what was refused."""
-    row = row_of(call)
+def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueued]:
+    """Enqueue one call in the current transaction; returns it and the answer. Raises what was refused."""
     alias = using or database_of(call.task)
-    answer = _enqueue_as(call.task.call_options.tenant, [row], alias)[0]
+    submission = submission_of(call, using=alias)
+    row = submission.row
+    try:
+        answer = _enqueue_as(call.task.call_options.tenant, [row], alias)[0]
+    except BaseException:
+        if submission.custody is not None:
+            doubt([submission.custody])
+        raise
+    if submission.custody is not None:
+        _end_custody(submission.custody, row, answer)
     if (error := refusal(row, answer)) is not None:
         raise error
     _tell(row, answer, alias)
-    return row, answer
+    return submission, answer
+
+
+def _end_custody(custody: Custody, row: Mapping[str, Any], answer: Enqueued) -> None:
+    """Keep the body if the call made a job, as long as the transaction says so; otherwise remove it."""
+    # A job with this call's own id that exists already has this very body.
+    if answer.outcome == "created" or (not answer.refused and str(answer.job_id) == row["id"]):
+        custody.keep_with(job_id=answer.job_id)
+    else:
+        custody.remove()
 
 
 def enqueue(task: JobTask[P, R], *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
@@ -125,17 +177,36 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
     becomes visible together, with the caller's commit.
     """
     outcomes: list[Outcome] = []
-    places: dict[tuple[str, str | None], list[tuple[int, dict[str, Any]]]] = {}
+    pending: dict[int, Custody] = {}
+    try:
+        _enqueue_groups(_grouped(calls, outcomes, pending, using), outcomes, pending)
+    except BaseException:
+        doubt(list(pending.values()))
+        raise
+    return outcomes
+
+
+def _grouped(
+    calls: Iterable[Call], outcomes: list[Outcome], pending: dict[int, Custody], using: str | None
+) -> _Groups:
+    """Check each call and save its body, if it has one, before any statement."""
+    groups: _Groups = {}
     for place, call in enumerate(calls):
+        alias = using or database_of(call.task)
         try:
-            row = row_of(call)
+            submission = submission_of(call, using=alias)
         except PgBrokerError as error:
             outcomes.append(Outcome(None, error.code, error))
             continue
         outcomes.append(Outcome(None, "pending"))
-        alias = using or database_of(call.task)
-        places.setdefault((alias, call.task.call_options.tenant), []).append((place, row))
-    for (alias, tenant), group in places.items():
+        if submission.custody is not None:
+            pending[place] = submission.custody
+        groups.setdefault((alias, call.task.call_options.tenant), []).append((place, submission.row))
+    return groups
+
+
+def _enqueue_groups(groups: _Groups, outcomes: list[Outcome], pending: dict[int, Custody]) -> None:
+    for (alias, tenant), group in groups.items():
         if len(group) > ROWS_PER_STATEMENT:
             # One statement takes its keys in order; several must too, or two big calls deadlock each other.
             group.sort(key=_key_order)
@@ -145,13 +216,14 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
                 for (place, row), answer in zip(
                     chunk, _enqueue_as(tenant, [row for _, row in chunk], alias), strict=True
                 ):
+                    if place in pending:
+                        _end_custody(pending.pop(place), row, answer)
                     refused = refusal(row, answer)
                     outcomes[place] = Outcome(None if refused else answer.job_id, answer.outcome, refused)
                     if refused is None:
                         _tell_event(row, answer)
             for queue in {row["queue"] for _, row in group}:
                 wake_after_commit(queue, using=alias)
-    return outcomes
 
 
 def _key_order(entry: tuple[int, dict[str, Any]]) -> tuple[str, str]:

@@ -49,6 +49,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "worker.reconnected": (logging.INFO, "database connection is back"),
     "worker.loop_failed": (logging.ERROR, "a worker loop failed and will try again"),
     "notify.failed": (logging.WARNING, "wake-up could not be sent; polling finds the jobs"),
+    "body.left": (logging.WARNING, "a body stays in the storage, though perhaps no row names it"),
     "partitions.failed": (logging.WARNING, "history partitions could not be created ahead"),
 }
 

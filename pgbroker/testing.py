@@ -17,7 +17,9 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 from django.db.models import DateTimeField, F
 
+from pgbroker.bodies import chosen_storage
 from pgbroker.conf import settings
+from pgbroker.custody import Custody
 from pgbroker.errors import UndecodableArgument
 from pgbroker.ids import new_id
 from pgbroker.lease import Lease
@@ -31,6 +33,7 @@ from pgbroker.outcomes import Ended
 from pgbroker.payload import decode
 from pgbroker.registry import JobType, synchronise, types
 from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
 from pgbroker.runtime.isolation import enter, leave
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import scope_all
@@ -106,6 +109,9 @@ def _run(lease: Lease, known: dict[int, JobType], alias: str) -> Ran:
     ended = _call(attempt, alias)
     decisions = settle([ended], using=alias)
     assert decisions, f"job {lease.job_id} changed hands while it ran"
+    if ended.result_body is not None:
+        custody = Custody(ended.result_body, chosen_storage(), job_id=lease.job_id, using=alias)
+        custody.keep_with(job_id=lease.job_id)
     return Ran(lease.job_id, job_type.key, ended.state, Status(decisions[0].status), attempt.error)
 
 
@@ -125,10 +131,12 @@ def _outcome_of_call(attempt: Attempt) -> Ended:
     job_type = attempt.job_type
     tokens = enter(attempt)
     try:
+        fetch_arguments(attempt)
         args, kwargs = decode(job_type.signature, attempt.lease.args)
         handler = async_to_sync(job_type.task.func) if job_type.is_async else job_type.task.func
         context = (attempt.context(),) if job_type.task.takes_context else ()
-        return attempt.completed(handler(*context, *args, **kwargs), settings())
+        ended = attempt.completed(handler(*context, *args, **kwargs), settings())
+        return save_result(attempt, ended, settings()) if is_too_large(ended, settings()) else ended
     except UndecodableArgument as error:
         return attempt.undecodable(error, settings())
     except (KeyboardInterrupt, AssertionError):

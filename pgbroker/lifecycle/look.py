@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from pgbroker import db
+from pgbroker.bodies import Reference
 from pgbroker.states import Status
 
 
@@ -29,8 +30,10 @@ class Job(NamedTuple):
     created_at: datetime
     finished_at: datetime | None
     type_version: int
-    # Any: an object, or `Undecodable` where an SQL caller stored what Python cannot read.
+    # Any: an object, or `Undecodable` where an SQL caller stored what Python cannot read. With args_body, the
+    # name of a body, it is the body's stub.
     args: Any
+    args_body: str | None
     options: dict[str, Any] | None
     idempotency_key: str | None
     correlation_id: str | None
@@ -39,16 +42,46 @@ class Job(NamedTuple):
     executions: list[dict[str, Any]]
 
     @property
-    def result(self) -> Any:
-        """What the handler returned, as JSON values; None until the job is completed."""
+    def stored_call(self) -> Any:
+        """The call as its row has it: the envelope of its arguments, or the `Reference` of a body."""
+        if self.args_body is None:
+            return self.args
+        return Reference(self.args_body, self.args, self.tenant_id)
+
+    @property
+    def stored_result(self) -> Any:
+        """What the handler returned as its row has it: a JSON value, or the `Reference` of a body."""
         completed = [each for each in self.executions if each["state"] == 1]
-        return completed[-1]["result"] if completed and self.status == Status.COMPLETED else None
+        if not completed or self.status != Status.COMPLETED:
+            return None
+        last = completed[-1]
+        if last["result_body"] is None:
+            return last["result"]
+        return Reference(last["result_body"], last["result"], self.tenant_id)
+
+    @property
+    def call(self) -> Any:
+        """The call, `{"v": 1, "args": [...], "kwargs": {...}}`. Reads a body: may raise `BodyUnreadable`."""
+        return _read(self.stored_call)
+
+    @property
+    def result(self) -> Any:
+        """
+        What the handler returned, as JSON values; None until the job is completed.
+
+        Reads a body, each time: may raise `BodyUnreadable`.
+        """
+        return _read(self.stored_result)
 
     @property
     def error(self) -> str | None:
         """The text of the last error, or None."""
         errors = [each["error"] for each in self.executions if each["error"]]
         return errors[-1] if errors else None
+
+
+def _read(value: Any) -> Any:
+    return value.read() if isinstance(value, Reference) else value
 
 
 def look(job_id: UUID, *, using: str | db.Session = "default") -> Job | None:

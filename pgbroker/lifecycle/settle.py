@@ -36,6 +36,7 @@ def settle(outcomes: Sequence[Ended], *, using: str | db.Session = "default") ->
                 "errors": _column(batch, lambda ended: ended.error),
                 "tracebacks": _column(batch, lambda ended: ended.traceback),
                 "results": _column(batch, lambda ended: ended.result),
+                "bodies": _column(batch, lambda ended: ended.result_body),
                 "logs": _column(batch, lambda ended: ended.log_tail),
             },
             Settled._make,

@@ -228,6 +228,7 @@ class Migration(migrations.Migration):
                         ("tenant_id", models.CharField(max_length=63)),
                         ("type_version", models.IntegerField(default=1)),
                         ("args", models.JSONField()),
+                        ("args_body", models.TextField(null=True)),
                         ("options", models.JSONField(null=True)),
                         ("idempotency_key", models.TextField(null=True)),
                         ("principal", models.TextField(null=True)),
@@ -306,6 +307,7 @@ class Migration(migrations.Migration):
                         ("error", models.TextField(null=True)),
                         ("traceback", models.TextField(null=True)),
                         ("result", models.JSONField(null=True)),
+                        ("result_body", models.TextField(null=True)),
                         ("log_tail", models.TextField(null=True)),
                         (
                             "job",

@@ -34,6 +34,8 @@ class Execution(models.Model):
     error = models.TextField(null=True)  # noqa: DJ001
     traceback = models.TextField(null=True)  # noqa: DJ001
     result = models.JSONField(null=True)
+    # The name in BODY_STORAGE of a result that is too large for the row; result is its stub then.
+    result_body = models.TextField(null=True)  # noqa: DJ001
     log_tail = models.TextField(null=True)  # noqa: DJ001
 
     objects: ClassVar[TenantManager["Execution"]] = TenantManager()

@@ -77,6 +77,8 @@ class JobPayload(models.Model):
     tenant_id = models.CharField(max_length=63)
     type_version = models.IntegerField(default=1)
     args = models.JSONField()
+    # The name in BODY_STORAGE of arguments that are too large for the row; args is their stub then.
+    args_body = models.TextField(null=True)  # noqa: DJ001 - null: they are in the row
     options = models.JSONField(null=True)
     idempotency_key = models.TextField(null=True)  # noqa: DJ001 - null: no key
     principal = models.TextField(null=True)  # noqa: DJ001

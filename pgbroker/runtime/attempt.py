@@ -6,6 +6,7 @@ from collections import deque
 from datetime import timedelta
 from typing import Any
 
+from pgbroker.bodies import row_limit
 from pgbroker.conf import Settings
 from pgbroker.context import JobContext, Stop, StopReason, running_result
 from pgbroker.errors import AttemptCancelled, AttemptTimedOut, InvalidOption, PgBrokerError
@@ -120,14 +121,20 @@ class Attempt:
         return JobContext(self.lease, self.job_type, self.stop)
 
     def completed(self, value: Any, settings: Settings) -> Ended:
-        """Translate what the handler returned; a returned verdict counts as if it was raised."""
+        """
+        Translate what the handler returned; a returned verdict counts as if it was raised.
+
+        With BODY_STORAGE the result may be too large for a row: then it is still to be saved.
+        """
         if isinstance(value, (Retry, Snooze, Discard)):
             return self.failed(value, settings)
         if value is None:
             return self._ended(AttemptState.COMPLETED)
         try:
             result = encode_result(
-                value, return_hint=self.job_type_result_hint, limit_bytes=settings.MAX_RESULT_BYTES
+                value,
+                return_hint=self.job_type_result_hint,
+                limit_bytes=row_limit(settings.MAX_RESULT_BYTES, settings),
             )
         except PgBrokerError as error:
             return self.failed(error, settings)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 10.0
 # How long handlers that were released and told to stop may take to clean up.
 LEAVE_SECONDS = 1.0
+# How long bodies of results that were refused may take to be removed.
+LEFTOVER_SECONDS = 5.0
 STEP_SECONDS = 0.02
 
 
@@ -47,6 +49,7 @@ def drain(worker: "Worker") -> None:
         worker.services[name].stop()
     for name in ("settle", "heartbeat", "listen", "upkeep"):
         _join(worker, name, 5.0)
+    _wait(lambda: worker.leftovers.is_idle, LEFTOVER_SECONDS)
     worker.left_running = worker.board.running + worker.board.stuck + worker.event_loop.strays
     worker.event_loop.stop()
     worker.threads.stop()

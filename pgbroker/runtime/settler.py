@@ -152,6 +152,7 @@ class Settler:
             self.worker.board.settled([attempt])
         else:
             self._written([(attempt, bare)], decisions)
+        self.worker.leftovers.put(ended)
 
     def _repeat(self, batch: list[Pair], error: Exception) -> Exception | None:
         """
@@ -182,6 +183,7 @@ class Settler:
         for attempt, ended in batch:
             status = statuses.get(ended.lease.job_id)
             if status is None:
+                self.worker.leftovers.put(ended)
                 telemetry.emit(
                     "attempt.lease_lost", **self.worker.keys(attempt.lease), state=ended.state.label
                 )

@@ -33,6 +33,7 @@ from pgbroker.runtime.executors.threads import ThreadExecutor
 from pgbroker.runtime.handback import HandBack
 from pgbroker.runtime.heartbeats import Heartbeats
 from pgbroker.runtime.isolation import LogTail, losses
+from pgbroker.runtime.leftovers import Leftovers
 from pgbroker.runtime.listener import Listener
 from pgbroker.runtime.options import WorkerOptions, effective_settings
 from pgbroker.runtime.service import Service
@@ -85,6 +86,7 @@ class Worker:
         self.upkeep = Upkeep(self, sessions["upkeep"])
         self.hand_back = HandBack(self)
         self.watchdog = Watchdog(self)
+        self.leftovers = Leftovers(self)
         self.threads = ThreadExecutor(self)
         self.event_loop = EventLoopExecutor(self)
         self.sessions = sessions
@@ -288,6 +290,7 @@ class Worker:
     def report(self, attempt: Attempt, ended: Ended) -> None:
         """Hand an outcome to the settler, unless the attempt was given up before."""
         if not attempt.end_once():
+            self.leftovers.put(ended)
             return
         if "lease_lost" in attempt.told and ended.state != AttemptState.COMPLETED:
             # It failed because it was told to stop. Whoever reaps it records what happened: a lost lease.

@@ -150,7 +150,8 @@ select
     payload.options,
     payload.principal,
     payload.correlation_id,
-    payload.traceparent
+    payload.traceparent,
+    payload.args_body
 from taken
 left join pgbroker.job_payload as payload on payload.job_id = taken.id
 order by taken.ready_at - taken.priority * %(ageing)s::interval, taken.id

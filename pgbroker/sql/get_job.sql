@@ -27,6 +27,7 @@ select
     job.finished_at,
     payload.type_version,
     payload.args,
+    payload.args_body,
     payload.options,
     payload.idempotency_key,
     payload.correlation_id,
@@ -44,7 +45,8 @@ select
                     'error_code', execution.error_code,
                     'error', execution.error,
                     'traceback', execution.traceback,
-                    'result', execution.result
+                    'result', execution.result,
+                    'result_body', execution.result_body
                 )
                 order by execution.attempt_no, execution.completed_at
             )

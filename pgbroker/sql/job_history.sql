@@ -5,7 +5,7 @@
 --
 -- Scope:  tenant
 -- Rows:   attempt_no, state, worker_id, worker (its name and process, where it is known), started_at, completed_at,
---         duration_seconds, error_code, error, traceback, result, log_tail.
+--         duration_seconds, error_code, error, traceback, result, result_body, log_tail.
 -- Locks:  none.
 -- Index:  execution_job.
 with newest as materialized (
@@ -27,6 +27,7 @@ select
     newest.error,
     newest.traceback,
     newest.result,
+    newest.result_body,
     newest.log_tail
 from newest
 left join pgbroker.worker on worker.id = newest.worker_id

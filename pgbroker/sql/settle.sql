@@ -12,7 +12,8 @@
 --   codes       text[]              ... error code
 --   errors      text[]              ... error text
 --   tracebacks  text[]              ... traceback
---   results     text[]              ... result as JSON text
+--   results     text[]              ... result as JSON text, or the stub of a body
+--   bodies      text[]              ... name of a body that holds the result
 --   logs        text[]              ... tail of the log
 --
 -- Scope:  all
@@ -47,10 +48,11 @@ with outcome as materialized (
         %(errors)s::text[],
         %(tracebacks)s::text[],
         %(results)s::text[],
+        %(bodies)s::text[],
         %(logs)s::text[]
     ) as entry (
         job_id, lease_token, state, started_at, seconds, delay, permanent, dead, error_code, error,
-        traceback, result, log_tail
+        traceback, result, result_body, log_tail
     )
 ),
 held as materialized (
@@ -93,16 +95,16 @@ settled as (
     returning
         job.id, job.tenant_id, job.queue_id, job.job_type_id, job.attempt_count, job.status, held.lease_token,
         held.state, held.started_at, held.seconds, held.waited, held.error_code, held.error, held.traceback,
-        held.result, held.log_tail, held.too_late, held.permanent, held.worker_id
+        held.result, held.result_body, held.log_tail, held.too_late, held.permanent, held.worker_id
 ),
 ended as (
     insert into pgbroker.execution (
         job_id, tenant_id, attempt_no, state, worker_id, started_at, duration_seconds, error_code, error,
-        traceback, result, log_tail
+        traceback, result, result_body, log_tail
     )
     select
         id, tenant_id, attempt_count, state, worker_id, started_at, seconds, error_code, error, traceback,
-        result::jsonb, log_tail
+        result::jsonb, result_body, log_tail
     from settled
 ),
 explained as (

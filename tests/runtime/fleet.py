@@ -142,6 +142,7 @@ class Fleet:
         handlers: bool = True,
         crash: dict[str, Any] | None = None,
         database: dict[str, Any] | None = None,
+        storages: dict[str, Any] | None = None,
         wait: bool = True,
         **settings: Any,
     ) -> WorkerProcess:
@@ -165,6 +166,7 @@ class Fleet:
                     "restart": restart,
                     "handlers": handlers,
                     "crash": crash,
+                    "storages": storages,
                     "database": {**own, **(database or {})},
                 },
             }

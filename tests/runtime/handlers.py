@@ -494,3 +494,27 @@ def retry_in(seconds: float) -> None:
 @job
 def echo_size(text: str) -> int:
     return len(text)
+
+
+# ------------------------------------------------------------------ bodies
+
+
+@job(takes_context=True)
+def measure(context: JobContext, text: str) -> str:
+    """Tell how long the arguments are, as the handler and as Django's task result have them."""
+    effect("measured", f"{len(text)} {len(context.task_result.args[0])}")
+    return text
+
+
+@job(takes_context=True)
+async def measure_async(context: JobContext, text: str) -> str:
+    await effect_async("measured", f"{len(text)} {len(context.task_result.args[0])}")
+    return text
+
+
+@job(takes_context=True)
+def produce(context: JobContext, length: int, seconds: float = 0.0) -> str:
+    """Return a large result, in the end."""
+    effect("producing")
+    time.sleep(seconds)
+    return "x" * length

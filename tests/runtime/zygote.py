@@ -110,6 +110,8 @@ def run_worker(spec: dict[str, Any]) -> None:
     settings.PGBROKER = spec["settings"]
     ours.cache_clear()
     settings.DEBUG = spec["debug"]
+    if spec["storages"] is not None:
+        settings.STORAGES = spec["storages"]
     connections.settings["default"].update(spec["database"])
     if spec["crash"] is not None:
         crash_at(**spec["crash"])

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from pgbroker import control, reports
+from pgbroker.bodies import Reference
 from pgbroker.errors import JobNotFound, UnknownJobType, UnknownQueue
 from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.declare import list_queues, type_ids
@@ -180,8 +181,8 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             ("idempotency key", job.idempotency_key),
             ("correlation id", job.correlation_id),
             ("reason", " ".join(filter(None, (job.reason_code, job.reason)))),
-            ("arguments", short_json({name: job.args.get(name) for name in ("args", "kwargs")})),
-            ("result", short_json(job.result) if job.status == Status.COMPLETED else None),
+            ("arguments", short_call(job.stored_call)),
+            ("result", short_json(job.stored_result) if job.status == Status.COMPLETED else None),
         )
         self.stdout.write(pairs(shown))
         self.stdout.write("\ntimeline")
@@ -317,8 +318,17 @@ def resolve(queue: str | None, job_type: str | None, alias: str) -> tuple[int | 
 
 
 def short_json(value: Any) -> str:
-    """Write a value in one line."""
+    """Write a value in one line; of a body, which may be huge, only where it lies."""
+    if isinstance(value, Reference):
+        return str(value)
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def short_call(call: Any) -> str:
+    """Write the arguments of a stored call in one line."""
+    return short_json(
+        {name: call.get(name) for name in ("args", "kwargs")} if isinstance(call, dict) else call
+    )
 
 
 def operator() -> str:

@@ -69,6 +69,25 @@ create table pgbroker.pause (
 create domain pgbroker.tenant_name as text collate "C"
     constraint tenant_name_valid check (value ~ '^[A-Za-z0-9._-]{1,63}$');
 
+-- Whether a body's name in the storage lies in its tenant's folder: a row must not point at another tenant's file.
+--
+-- A folder is the tenant's name, written so that no file system takes two of them for one: upper case and dots
+-- are spelled out ("_a" for A, "_2" for a dot, "__" for an underscore), so there is no folder ".." either.
+create function pgbroker.owns_body_1(tenant text, name text) returns boolean
+language sql immutable parallel safe as $function$
+    select
+        length(name) <= 500
+        and starts_with(
+            name,
+            format(
+                'pgbroker/%s/',
+                translate(lower(regexp_replace(tenant collate "C", '([A-Z_.])', '_\1', 'g')), '.', '2')
+            )
+        )
+        and name !~ '(^|/)[.]{0,2}(/|$)'
+        and name !~ '[^ -~]|\\'
+$function$;
+
 -- The hot row: narrow, without arguments, results or texts.
 create table pgbroker.job (
     id uuid not null,
@@ -139,20 +158,22 @@ alter table pgbroker.job alter column tenant_id set (n_distinct = 1000);
 create index job_group on pgbroker.job (run_group_id, status) where run_group_id is not null;
 create unique index job_group_name on pgbroker.job (run_group_id, name) where name is not null;
 
--- Written once, read after the claim.
+-- Written once, read after the claim. Of arguments in a body, args keeps the stub: version, sha256, bytes.
 create table pgbroker.job_payload (
     job_id uuid not null,
     tenant_id text collate "C" not null
         default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
     type_version int not null default 1,
     args jsonb not null,
+    args_body text collate "C",
     options jsonb,
     idempotency_key text collate "C",
     principal text,
     correlation_id text,
     traceparent text,
     tags text[],
-    constraint job_payload_pkey primary key (job_id)
+    constraint job_payload_pkey primary key (job_id),
+    constraint job_payload_body_owned check (args_body is null or pgbroker.owns_body_1(tenant_id, args_body))
 ) with (autovacuum_vacuum_insert_scale_factor = 0.1);
 
 -- What only some jobs need: why one was cancelled, blocked or given up without an attempt.
@@ -201,8 +222,10 @@ create table pgbroker.execution (
     error text,
     traceback text,
     result jsonb,
+    result_body text collate "C",
     log_tail text,
-    constraint execution_state_valid check (state between 1 and 9)
+    constraint execution_state_valid check (state between 1 and 9),
+    constraint execution_body_owned check (result_body is null or pgbroker.owns_body_1(tenant_id, result_body))
 ) partition by range (completed_at);
 create index execution_job on pgbroker.execution (job_id, attempt_no);
 alter sequence pgbroker.execution_id_seq owned by pgbroker.execution.id;

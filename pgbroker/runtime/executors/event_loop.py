@@ -8,12 +8,13 @@ import time
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
 
 from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
 from pgbroker.runtime.isolation import (
     IDLE_SECONDS,
     clean_connections,
@@ -199,16 +200,22 @@ class EventLoopExecutor:
         try:
             if (stopped := attempt.stopped_before_it_ran()) is not None:
                 return attempt.failed(stopped, settings)
+            if attempt.lease.args_body is not None:
+                # In the thread of the job's sync parts: one that does not come back is given up with the job,
+                # and connections that the storage opens there are cleaned like the handler's.
+                await sync_to_async(fetch_arguments)(attempt)
+                if (stopped := attempt.stopped_before_it_ran()) is not None:
+                    return attempt.failed(stopped, settings)
             self.worker.tell_started(attempt)
             try:
                 args, kwargs = decode(job_type.signature, attempt.lease.args)
             except UndecodableArgument as error:
                 return attempt.undecodable(error, settings)
-            if job_type.task.takes_context:
-                return attempt.completed(
-                    await job_type.task.func(attempt.context(), *args, **kwargs), settings
-                )
-            return attempt.completed(await job_type.task.func(*args, **kwargs), settings)
+            context = (attempt.context(),) if job_type.task.takes_context else ()
+            ended = attempt.completed(await job_type.task.func(*context, *args, **kwargs), settings)
+            if is_too_large(ended, settings):
+                ended = await sync_to_async(save_result)(attempt, ended, settings)
+            return ended
         except BaseException as error:
             # A cancel, SystemExit and KeyboardInterrupt too: out of here they would end the loop.
             return attempt.failed(error, settings)

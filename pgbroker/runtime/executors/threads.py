@@ -10,6 +10,7 @@ from django.db import connections
 from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
 from pgbroker.runtime.isolation import (
     IDLE_SECONDS,
     clean_connections,
@@ -94,14 +95,18 @@ class ThreadExecutor:
             if (stopped := attempt.stopped_before_it_ran()) is not None:
                 return attempt.failed(stopped, settings)
             freshen_connections()
+            if attempt.lease.args_body is not None:
+                fetch_arguments(attempt)
+                if (stopped := attempt.stopped_before_it_ran()) is not None:
+                    return attempt.failed(stopped, settings)
             self.worker.tell_started(attempt)
             try:
                 args, kwargs = decode(job_type.signature, attempt.lease.args)
             except UndecodableArgument as error:
                 return attempt.undecodable(error, settings)
-            if job_type.task.takes_context:
-                return attempt.completed(job_type.task.func(attempt.context(), *args, **kwargs), settings)
-            return attempt.completed(job_type.task.func(*args, **kwargs), settings)
+            context = (attempt.context(),) if job_type.task.takes_context else ()
+            ended = attempt.completed(job_type.task.func(*context, *args, **kwargs), settings)
+            return save_result(attempt, ended, settings) if is_too_large(ended, settings) else ended
         except BaseException as error:
             # SystemExit and KeyboardInterrupt too: out of here they would end the thread, and its slot.
             return attempt.failed(error, settings)

@@ -10,6 +10,7 @@ create type pgbroker.enqueue_entry_1 as (
     job_type_id int,
     type_version int,
     args jsonb,
+    args_body text,
     options jsonb,
     priority smallint,
     max_attempts int,
@@ -53,13 +54,15 @@ language sql stable as $function$
             coalesce(entry.priority, (job_type.defaults ->> 'priority')::int, 0) as chosen_priority,
             coalesce(entry.max_attempts, (job_type.defaults ->> 'max_attempts')::int, 5) as chosen_attempts,
             coalesce(entry.idempotency_scope, 'held') as chosen_scope,
-            coalesce(entry.on_conflict, 'return') as chosen_conflict
+            coalesce(entry.on_conflict, 'return') as chosen_conflict,
+            coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default') as owner
         from rows from (
             jsonb_to_recordset(jobs) as (
                 id uuid,
                 job_type text,
                 queue text,
                 args jsonb,
+                args_body text,
                 type_version int,
                 options jsonb,
                 priority int,
@@ -89,6 +92,7 @@ language sql stable as $function$
         job_type_id,
         version,
         chosen_args,
+        args_body,
         options,
         case when chosen_priority between -100 and 100 then chosen_priority::smallint end,
         chosen_attempts,
@@ -130,6 +134,7 @@ language sql stable as $function$
             when deadline_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then 'invalid_option'
             when jsonb_typeof(options) <> 'object' then 'invalid_option'
             when jsonb_typeof(chosen_args) <> 'object' then 'invalid_argument'
+            when args_body is not null and not pgbroker.owns_body_1(owner, args_body) then 'invalid_option'
             when pg_column_size(chosen_args) > 67108864 then 'payload_too_large'
         end,
         case
@@ -146,6 +151,7 @@ language sql stable as $function$
             when deadline_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00' then format('deadline_at %s is outside the years 1970 to 9000', deadline_at)
             when jsonb_typeof(options) <> 'object' then format('options is of type %s, not an object', jsonb_typeof(options))
             when jsonb_typeof(chosen_args) <> 'object' then format('args is of type %s, not an object', jsonb_typeof(chosen_args))
+            when args_body is not null and not pgbroker.owns_body_1(owner, args_body) then 'args_body is no name in the folder of this tenant'
             when pg_column_size(chosen_args) > 67108864 then 'args take more than 64 MiB'
         end
     from given
@@ -315,7 +321,8 @@ $function$;
 -- Keys of an entry: job_type (required), queue, args {"v": 1, "args": [], "kwargs": {}}, type_version, options,
 -- priority, max_attempts, available_at or delay_seconds, deadline_at or deadline_seconds, idempotency_key,
 -- idempotency_scope (held, live, retained), on_conflict (return, reject), principal, correlation_id,
--- traceparent, tags, lane, id.
+-- traceparent, tags, lane, id, args_body (the name of a body that pgbroker's client has stored, in the tenant's
+-- folder; args is its stub then).
 --
 -- outcome is created, existing (the key's or the id's job is returned) or an error code, with the reason in
 -- detail: one bad row does not sink the others. The tenant is the session's pgbroker.tenant_id. At REPEATABLE
@@ -364,12 +371,12 @@ begin
     -- Where the id existed its payload does too. No join with new_job: over two unknown sizes it is quadratic.
     new_payload as (
         insert into pgbroker.job_payload (
-            job_id, tenant_id, type_version, args, options, idempotency_key, principal,
+            job_id, tenant_id, type_version, args, args_body, options, idempotency_key, principal,
             correlation_id, traceparent, tags
         )
         select
-            entry.id, tenant, entry.type_version, entry.args, entry.options, entry.idempotency_key,
-            entry.principal, entry.correlation_id, entry.traceparent, entry.tags
+            entry.id, tenant, entry.type_version, entry.args, entry.args_body, entry.options,
+            entry.idempotency_key, entry.principal, entry.correlation_id, entry.traceparent, entry.tags
         from unnest(entries) as entry
         where entry.outcome is null
         on conflict do nothing

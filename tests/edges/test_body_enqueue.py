@@ -1,0 +1,560 @@
+"""Arguments too large for a row lie in the storage exactly as long as a row names them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, connection, transaction
+from django.test import TestCase
+
+from pgbroker import cancel, db, enqueue_many, get_job, job, telemetry, tenant_context, testing
+from pgbroker.errors import (
+    BodyMissing,
+    BodyNotStored,
+    BodyUnreadable,
+    IdempotencyConflict,
+    InvalidSetting,
+    PayloadTooLarge,
+    UndecodableArgument,
+    UnknownQueue,
+)
+from pgbroker.lifecycle.enqueue import enqueue_rows
+from pgbroker.models import Job, JobPayload
+from pgbroker.policy.body_names import stub_of
+from pgbroker.tenancy import scope_all
+from tests.support.sessions import second_session
+from tests.support.storages import LARGE, LIMIT, body_storage, files_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FLAWED = "tests.support.storages."
+
+
+@job(name="tests.bodies.echo", max_attempts=2)
+def echo(text: str, more: dict[str, int] | None = None) -> str:
+    return text
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with body_storage(tmp_path / "bodies"):
+        yield tmp_path / "bodies"
+
+
+class Undone(Exception):
+    """What ends a transaction that is to be rolled back."""
+
+
+@contextmanager
+def rolled_back(**how: bool) -> Iterator[None]:
+    with suppress(Undone), transaction.atomic(**how):
+        yield
+        raise Undone
+
+
+def payloads() -> list[JobPayload]:
+    with scope_all():
+        return list(JobPayload.objects.all())
+
+
+# ------------------------------------------------------------------ what is stored
+
+
+def test_large_arguments_lie_in_the_storage_and_the_row_names_them(folder: Path) -> None:
+    result = echo.enqueue(LARGE)
+
+    (payload,) = payloads()
+    (name,) = files_in(folder)
+    assert payload.args_body == name
+    assert name.startswith("pgbroker/default/arguments/20")
+    assert str(result.id) in name
+    body = (folder / name).read_bytes()
+    assert json.loads(body) == {"v": 1, "args": [LARGE], "kwargs": {}}
+    assert payload.args["bytes"] == len(body)
+    assert set(payload.args) == {"v", "sha256", "bytes"}
+    assert get_job(result).call == json.loads(body)
+
+
+def test_small_arguments_stay_in_the_row(folder: Path) -> None:
+    echo.enqueue("x" * (LIMIT - len('{"v":1,"args":[""],"kwargs":{}}')))
+
+    (payload,) = payloads()
+    assert (payload.args_body, files_in(folder)) == (None, [])
+
+
+def test_one_more_statement_is_not_needed(folder: Path, django_assert_num_queries: object) -> None:
+    echo.enqueue("warm")
+    counts = []
+    for text in ("small", LARGE):
+        with transaction.atomic(), django_assert_num_queries(1, exact=False) as seen:  # type: ignore[operator]
+            echo.enqueue(text)
+        counts.append(len(seen))
+
+    assert counts[0] == counts[1]
+
+
+def test_without_a_storage_the_refusal_names_it(settings: object) -> None:
+    with pytest.raises(PayloadTooLarge, match="set BODY_STORAGE"):
+        echo.enqueue("x" * 300_000)
+
+
+def test_what_no_body_may_have_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pgbroker.bodies", "pgbroker.payload"):
+        monkeypatch.setattr(f"{module}.LARGEST_BYTES", 2000)
+
+    with pytest.raises(PayloadTooLarge, match="more than a body may have"):
+        echo.enqueue("x" * 2000)
+    assert files_in(folder) == []
+
+
+def test_async_code_saves_a_body_too(folder: Path) -> None:
+    async def view() -> str:
+        return str((await echo.aenqueue(LARGE)).id)
+
+    job_id = async_to_sync(view)()
+
+    assert get_job(job_id).call["args"] == [LARGE]
+
+
+def test_a_task_result_reads_the_body_only_when_it_is_asked(folder: Path) -> None:
+    made = echo.enqueue(LARGE)
+    backend = echo.get_backend()
+    (name,) = files_in(folder)
+
+    assert made.args == [LARGE]
+    found = backend.get_result(made.id)
+    assert (found.args, found.kwargs) == ([LARGE], {})
+    (folder / name).unlink()
+    again = backend.get_result(made.id)
+    assert not again.is_finished
+    assert made.id in repr(again)
+    with pytest.raises(BodyMissing):
+        _ = again.args
+
+
+# ------------------------------------------------------------------ nothing is left behind
+
+
+def test_the_body_of_a_transaction_that_rolls_back_is_removed(folder: Path) -> None:
+    with rolled_back():
+        echo.enqueue(LARGE)
+        assert len(files_in(folder)) == 1
+
+    assert (files_in(folder), payloads()) == ([], [])
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_body_of_a_transaction_that_commits_stays(folder: Path, durable: bool) -> None:
+    with transaction.atomic(durable=durable):
+        echo.enqueue(LARGE)
+    gc.collect()
+
+    assert files_in(folder) == [each.args_body for each in payloads()] != []
+
+
+def test_the_body_of_a_savepoint_that_rolls_back_is_removed_and_the_others_stay(folder: Path) -> None:
+    with transaction.atomic():
+        kept = [echo.enqueue(LARGE).id]
+        with rolled_back():
+            echo.enqueue(LARGE)
+            with transaction.atomic():
+                echo.enqueue(LARGE)
+            assert len(files_in(folder)) == 3
+        assert len(files_in(folder)) == 1
+        with transaction.atomic():
+            kept.append(echo.enqueue(LARGE).id)
+
+    assert files_in(folder) == sorted(each.args_body for each in payloads())
+    assert {str(each.job_id) for each in payloads()} == set(kept)
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_of_a_savepoint_that_is_rolled_back_by_hand_only_the_transaction_tells(
+    folder: Path, commits: bool
+) -> None:
+    """Django tells its hooks of savepoints of atomic() only: the body is an orphan then, for the sweep."""
+    with transaction.atomic():
+        savepoint = connection.savepoint()
+        echo.enqueue(LARGE)
+        connection.savepoint_rollback(savepoint)
+        transaction.set_rollback(not commits)
+
+    assert (len(files_in(folder)), payloads()) == (int(commits), [])
+
+
+def test_the_body_of_a_transaction_that_cannot_commit_is_removed(folder: Path) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("create table public.late (id int unique deferrable initially deferred)")
+    try:
+        with suppress(DatabaseError), transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("insert into public.late values (1), (1)")
+            echo.enqueue(LARGE)
+            assert len(files_in(folder)) == 1
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("drop table public.late")
+
+    assert (files_in(folder), payloads()) == ([], [])
+
+
+def test_the_body_of_a_connection_that_is_closed_in_its_transaction_is_removed(folder: Path) -> None:
+    with transaction.atomic():
+        echo.enqueue(LARGE)
+        connection.close()
+
+    assert (files_in(folder), payloads()) == ([], [])
+
+
+def test_a_body_is_kept_when_another_hook_of_the_commit_raises(folder: Path) -> None:
+    """Django drops what stands behind it: dropped is not rolled back."""
+
+    def broken() -> None:
+        raise Undone
+
+    with suppress(Undone), transaction.atomic():
+        transaction.on_commit(broken)
+        echo.enqueue(LARGE)
+    gc.collect()
+
+    assert files_in(folder) == [each.args_body for each in payloads()] != []
+
+
+def test_a_body_is_kept_when_the_connection_is_lost_at_the_commit(folder: Path) -> None:
+    """The server may have committed: an orphan is swept later, a job without its arguments is lost."""
+    with second_session() as other, suppress(DatabaseError), transaction.atomic():
+        echo.enqueue(LARGE)
+        backend = (connection.connection.info.backend_pid,)
+        other.execute("select pg_terminate_backend(%s)", backend)
+        while other.execute("select from pg_stat_activity where pid = %s", backend).fetchone():
+            pass
+    connection.close()
+
+    assert len(files_in(folder)) == 1
+    assert payloads() == []
+
+
+def test_a_fork_that_ends_removes_nothing_of_its_parents(folder: Path) -> None:
+    with transaction.atomic():
+        echo.enqueue(LARGE)
+        child = os.fork()
+        if child == 0:
+            connection.run_on_commit = []
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert len(files_in(folder)) == 1
+
+    assert len(files_in(folder)) == 1
+
+
+def test_the_body_of_a_call_that_the_database_refuses_is_removed(folder: Path) -> None:
+    with pytest.raises(UnknownQueue):
+        echo.using(queue_name="nowhere-at-all").enqueue(LARGE)
+
+    assert files_in(folder) == []
+
+
+def test_a_second_call_with_the_same_large_body_finds_the_first(folder: Path) -> None:
+    keyed = echo.options(idempotency_key="k")
+    first = keyed.enqueue(text=LARGE, more={"b": 1, "a": 2})
+
+    second = keyed.enqueue(more={"a": 2, "b": 1}, text=LARGE)
+
+    assert second.id == first.id
+    assert second.kwargs == {"text": LARGE, "more": {"a": 2, "b": 1}}
+    assert len(files_in(folder)) == 1
+    with pytest.raises(IdempotencyConflict):
+        keyed.enqueue(text=LARGE + "y", more={"a": 2, "b": 1})
+    with pytest.raises(IdempotencyConflict):
+        keyed.options(on_conflict="reject").enqueue(text=LARGE, more={"a": 2, "b": 1})
+    assert files_in(folder) == [each.args_body for each in payloads()]
+
+
+def test_the_body_of_a_statement_that_fails_is_removed(folder: Path) -> None:
+    with suppress(DatabaseError), transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("set local statement_timeout to 1")
+            cursor.execute("create function pg_temp.slow() returns trigger language plpgsql as "
+                           "$$ begin perform pg_sleep(1); return new; end $$")  # fmt: skip
+            cursor.execute("create trigger slow before insert on pgbroker.job_payload "
+                           "for each row execute function pg_temp.slow()")  # fmt: skip
+        with pytest.raises(DatabaseError):
+            echo.enqueue(LARGE)
+        assert files_in(folder) == []
+
+    assert (files_in(folder), payloads()) == ([], [])
+
+
+def test_the_body_of_a_call_in_autocommit_that_fails_is_removed(folder: Path) -> None:
+    def fail(moment: str, name: str) -> None:
+        if (moment, name) == ("before", "enqueue_many"):
+            raise psycopg.errors.DiskFull("no")
+
+    db.fault = fail
+    try:
+        with pytest.raises(psycopg.errors.DiskFull):
+            echo.enqueue(LARGE)
+    finally:
+        db.fault = None
+
+    assert files_in(folder) == []
+
+
+def test_a_body_is_kept_when_only_the_answer_of_its_statement_was_lost(folder: Path) -> None:
+    def fail(moment: str, name: str) -> None:
+        if (moment, name) == ("after", "enqueue_many"):
+            raise psycopg.OperationalError("gone")
+
+    db.fault = fail
+    try:
+        with pytest.raises(psycopg.OperationalError):
+            echo.enqueue(LARGE)
+    finally:
+        db.fault = None
+
+    assert files_in(folder) == [each.args_body for each in payloads()] != []
+
+
+def test_many_calls_of_every_kind_leave_the_bodies_of_stored_jobs_only(folder: Path) -> None:
+    keyed = echo.options(idempotency_key="k")
+    keyed.enqueue(LARGE)
+    with transaction.atomic():
+        outcomes = enqueue_many(
+            [
+                echo.bind("small"),
+                echo.bind(LARGE),
+                keyed.bind(LARGE),
+                keyed.bind(LARGE + "y"),
+                echo.using(queue_name="nowhere-at-all").bind(LARGE),
+                echo.bind(7),  # type: ignore[arg-type]
+                echo.options(tenant="acme").bind(LARGE),
+                echo.options(idempotency_key="twice").bind(LARGE),
+                echo.options(idempotency_key="twice").bind(LARGE),
+            ]
+        )
+
+    assert [each.outcome for each in outcomes] == [
+        "created", "created", "existing", "idempotency_conflict", "unknown_queue", "invalid_argument", "created",
+        "created", "existing",
+    ]  # fmt: skip
+    named = sorted(each.args_body for each in payloads() if each.args_body)
+    assert files_in(folder) == named
+    assert len(named) == 4
+    assert len([name for name in named if name.startswith("pgbroker/acme/")]) == 1
+
+
+def test_many_calls_that_roll_back_leave_nothing(folder: Path) -> None:
+    with rolled_back():
+        enqueue_many([echo.bind(LARGE) for _ in range(5)])
+        assert len(files_in(folder)) == 5
+
+    assert files_in(folder) == []
+
+
+def test_many_calls_whose_source_fails_leave_nothing(folder: Path) -> None:
+    def calls() -> Iterator[object]:
+        yield echo.bind(LARGE)
+        yield echo.bind(LARGE)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        enqueue_many(calls())  # type: ignore[arg-type]
+
+    assert files_in(folder) == []
+
+
+class InATestCase(TestCase):
+    """Django's own: it never commits."""
+
+    def test_the_body_is_there_in_the_test_and_its_job_runs(self) -> None:
+        with self.captureOnCommitCallbacks() as hooks:
+            result = echo.enqueue(LARGE)
+        del hooks
+        (ran,) = testing.run_jobs()
+
+        assert ran.error is None
+        assert get_job(result).result == LARGE
+
+
+@pytest.mark.django_db
+def test_a_test_case_leaves_no_body(tmp_path: Path) -> None:
+    with body_storage(tmp_path / "bodies"):
+        with transaction.atomic():
+            echo.enqueue(LARGE)
+            testing.run_jobs()
+            assert len(files_in(tmp_path / "bodies")) == 2
+            transaction.set_rollback(True)
+
+        assert files_in(tmp_path / "bodies") == []
+
+
+# ------------------------------------------------------------------ storages that misbehave
+
+
+def test_a_storage_that_takes_nothing_refuses_the_call_and_nothing_else(tmp_path: Path) -> None:
+    with body_storage(tmp_path / "bodies", FLAWED + "Refusing"):
+        with pytest.raises(BodyNotStored, match="no space left"):
+            echo.enqueue(LARGE)
+        outcomes = enqueue_many([echo.bind(LARGE), echo.bind("small")])
+
+    assert [each.outcome for each in outcomes] == ["body_not_stored", "created"]
+    assert files_in(tmp_path / "bodies") == []
+
+
+def test_a_storage_that_deletes_nothing_is_told_and_not_raised(tmp_path: Path) -> None:
+    told: list[object] = []
+    unsubscribe = telemetry.subscribe(lambda event, keys: told.append((event, keys.get("error_code"))))
+    try:
+        with body_storage(tmp_path / "bodies", FLAWED + "Clinging"), rolled_back():
+            echo.enqueue(LARGE)
+    finally:
+        unsubscribe()
+
+    assert ("body.left", "PermissionError") in told
+    assert len(files_in(tmp_path / "bodies")) == 1
+
+
+def test_a_storage_that_puts_a_body_elsewhere_is_refused(tmp_path: Path) -> None:
+    with body_storage(tmp_path, FLAWED + "Renaming") as storage:
+        with pytest.raises(BodyNotStored, match="outside of the tenant's folder"):
+            echo.enqueue(LARGE)
+
+        assert storage.listdir("elsewhere") == ([], [])
+
+
+def test_a_storage_in_memory_serves_as_well(tmp_path: Path) -> None:
+    with body_storage(tmp_path, "django.core.files.storage.InMemoryStorage"):
+        result = echo.enqueue(LARGE)
+
+        assert get_job(result).call["args"] == [LARGE]
+
+
+def test_an_alias_that_does_not_exist_is_told_as_the_setting_it_is(tmp_path: Path) -> None:
+    with body_storage(tmp_path, BODY_STORAGE="nowhere"), pytest.raises(InvalidSetting, match="nowhere"):
+        echo.enqueue(LARGE)
+
+
+# ------------------------------------------------------------------ tenants, SQL, hand-written rows
+
+
+@pytest.mark.parametrize("tenant", ["..", ".", "A.b", "a_2b", "-"])
+def test_a_tenant_of_an_odd_name_has_a_folder_of_its_own(folder: Path, tenant: str) -> None:
+    with tenant_context(tenant):
+        result = echo.enqueue(LARGE)
+        echo.options(tenant="acme").enqueue(LARGE)
+
+        assert get_job(result).call["args"] == [LARGE]
+    assert len({name.split("/")[1] for name in files_in(folder)}) == 2
+
+
+def test_a_row_cannot_name_the_body_of_another_tenant(folder: Path) -> None:
+    with tenant_context("acme"):
+        echo.enqueue(LARGE)
+    (name,) = files_in(folder)
+    entry = {"job_type": "tests.bodies.echo", "args": payloads()[0].args, "args_body": name}
+
+    with second_session("globex") as session:
+        ((outcome, detail),) = session.execute(
+            "select outcome, detail from pgbroker.enqueue_many_1(%s)", (json.dumps([entry]),)
+        ).fetchall()
+        with pytest.raises(psycopg.errors.CheckViolation):
+            session.execute(
+                "insert into pgbroker.job_payload (job_id, args, args_body) values (gen_random_uuid(), '{}', %s)",
+                (name,),
+            )
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            session.execute("select pgbroker.enqueue('tests.bodies.echo', args_body => 'x')")
+
+    assert (outcome, "folder of this tenant" in detail) == ("invalid_option", True)
+    assert len(payloads()) == 1
+
+
+def test_a_stub_without_a_body_is_no_call_of_the_handler(folder: Path) -> None:
+    echo.enqueue(LARGE)
+    entry = {"job_type": "tests.bodies.echo", "args": payloads()[0].args, "max_attempts": 1}
+    cancel(payloads()[0].job_id)
+    with second_session("default") as session:
+        session.execute("select * from pgbroker.enqueue_many_1(%s)", (json.dumps([entry]),))
+
+    (ran,) = testing.run_jobs()
+
+    assert isinstance(ran.error, UndecodableArgument)
+
+
+def test_a_repeated_id_keeps_its_body(folder: Path) -> None:
+    echo.enqueue(LARGE)
+    (payload,) = payloads()
+    row = {"id": str(payload.job_id), "job_type": "tests.bodies.echo", "args": payload.args}
+
+    (answer,) = enqueue_rows([{**row, "args_body": payload.args_body}])
+
+    assert answer.outcome == "existing"
+
+
+@pytest.mark.parametrize("damage", ["missing", "longer", "shorter", "changed", "no_json"])
+def test_a_body_that_is_not_what_was_saved_is_not_read(folder: Path, damage: str) -> None:
+    result = echo.enqueue(LARGE)
+    (name,) = files_in(folder)
+    path = folder / name
+    content = path.read_bytes()
+    match damage:
+        case "missing":
+            path.unlink()
+        case "longer":
+            path.write_bytes(content + b" ")
+        case "shorter":
+            path.write_bytes(content[:-1])
+        case "changed":
+            path.write_bytes(content.replace(b"x", b"y"))
+        case "no_json":
+            path.write_bytes(b"\xff" * len(content))
+
+    with pytest.raises(BodyUnreadable) as raised:
+        _ = get_job(result).call
+
+    assert raised.value.code == ("body_missing" if damage == "missing" else "body_damaged")
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "stub", "code"),
+    [
+        (b"[1, 2]", {}, "undecodable_argument"),
+        (b'{"v": 2}', {}, "undecodable_argument"),
+        (b"\xff{", {}, "body_damaged"),
+        (b"[" * 100_000, {}, "body_damaged"),
+        (b"{}", {"bytes": 10**15}, "body_damaged"),
+        (b"{}", {"sha256": 7}, "body_damaged"),
+        (b"{}", {"more": 1}, "body_damaged"),
+    ],
+)
+def test_a_body_that_sql_made_up_fails_its_own_attempt(
+    folder: Path, content: bytes, stub: dict[str, object], code: str
+) -> None:
+    echo.enqueue("the type is declared")
+    path = folder / "pgbroker" / "default" / "made-up"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    args = {**stub_of(content).as_json(), **stub}
+    entry = {
+        "job_type": "tests.bodies.echo",
+        "args": args,
+        "args_body": "pgbroker/default/made-up",
+        "max_attempts": 1,
+    }
+    with second_session("default") as session:
+        ((outcome,),) = session.execute(
+            "select outcome from pgbroker.enqueue_many_1(%s)", (json.dumps([entry]),)
+        ).fetchall()
+
+    ran = testing.run_jobs()
+
+    assert outcome == "created"
+    assert [getattr(each.error, "code", None) for each in ran] == [None, code]
