@@ -540,6 +540,64 @@ class Migration(migrations.Migration):
             ),
         ),
         pgtrigger.migrations.AddTrigger(
+            model_name="jobtype",
+            trigger=pgtrigger.compiler.Trigger(
+                name="keeps_its_name",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (NEW.id <> OLD.id OR NEW.name <> OLD.name)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_type keeps its number and its name', HINT = 'Jobs refer to the number, code to the name. Declare the new name beside it.';",
+                    hash="750032cad1e3f3a9eec1bdbe5203b4e616b1c8b6",
+                    operation="UPDATE",
+                    pgid="pgtrigger_keeps_its_name_ddd86",
+                    table='pgbroker"."job_type',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="queue",
+            trigger=pgtrigger.compiler.Trigger(
+                name="keeps_its_name",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (NEW.id <> OLD.id OR NEW.name <> OLD.name)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a queue keeps its number and its name', HINT = 'Jobs refer to the number, code to the name. Declare the new name beside it.';",
+                    hash="b07c1a9460151d1084593a41018c0dc415ec047c",
+                    operation="UPDATE",
+                    pgid="pgtrigger_keeps_its_name_5c667",
+                    table='pgbroker"."queue',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="queuepriority",
+            trigger=pgtrigger.compiler.Trigger(
+                name="only_added",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is neither changed nor deleted', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
+                    hash="cea69b9fd5470feb10dcedb2ad3ef0cfff74af9c",
+                    operation="UPDATE OR DELETE",
+                    pgid="pgtrigger_only_added_bf224",
+                    table='pgbroker"."queue_priority',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="jobpayload",
+            trigger=pgtrigger.compiler.Trigger(
+                name="kept_with_its_job",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.job_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_payload is kept as long as its job', HINT = 'Delete the job first, once it is over.';",
+                    hash="d64a51b5922d8baaec079c6938a06712bed09596",
+                    operation="DELETE",
+                    pgid="pgtrigger_kept_with_its_job_16f12",
+                    table='pgbroker"."job_payload',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
             model_name="jobpayload",
             trigger=pgtrigger.compiler.Trigger(
                 name="written_once",
@@ -616,9 +674,9 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="numbers_only_rise",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    condition="WHEN (NEW.lease_token < OLD.lease_token OR NEW.attempt_count < OLD.attempt_count OR NEW.max_attempts < OLD.max_attempts OR NEW.crash_count < OLD.crash_count OR NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.job_type_id <> OLD.job_type_id OR NEW.created_at <> OLD.created_at OR NEW.declared_attempts <> OLD.declared_attempts)",
-                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: counts and tokens only rise; id, tenant, type and creation never change', HINT = 'Enqueue a new job instead.';",
-                    hash="d3de94ce91e12593b1d3eb01d729bea123c36cf4",
+                    condition="WHEN (NEW.lease_token < OLD.lease_token OR NEW.attempt_count < OLD.attempt_count OR NEW.max_attempts < OLD.max_attempts OR NEW.crash_count < OLD.crash_count OR NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.queue_id <> OLD.queue_id OR NEW.job_type_id <> OLD.job_type_id OR NEW.priority <> OLD.priority OR NEW.created_at <> OLD.created_at OR NEW.declared_attempts <> OLD.declared_attempts)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: counts and tokens only rise; id, tenant, queue, type, priority and creation never change', HINT = 'Enqueue a new job instead.';",
+                    hash="22e71ceac475974d17ca859f06cb36ab0cba6b09",
                     operation="UPDATE",
                     pgid="pgtrigger_numbers_only_rise_49df1",
                     table='pgbroker"."job',

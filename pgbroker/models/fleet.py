@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from pgbroker.models.fields import TextArrayField
-from pgbroker.models.triggers import refuse_delete
+from pgbroker.models.triggers import keeps_its_name, only_added, refuse_delete
 
 
 class Queue(models.Model):
@@ -26,7 +26,7 @@ class Queue(models.Model):
     class Meta:
         db_table = 'pgbroker"."queue'
         ordering: ClassVar = ["name"]
-        triggers: ClassVar[list[pgtrigger.Trigger]] = [refuse_delete("queue")]
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [refuse_delete("queue"), keeps_its_name("queue")]
 
     def __str__(self) -> str:
         return self.name
@@ -41,6 +41,7 @@ class QueuePriority(models.Model):
 
     class Meta:
         db_table = 'pgbroker"."queue_priority'
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [only_added("queue_priority")]
 
     def __str__(self) -> str:
         return f"{self.queue_id}: {self.priority}"
@@ -59,7 +60,7 @@ class JobType(models.Model):
     class Meta:
         db_table = 'pgbroker"."job_type'
         ordering: ClassVar = ["name"]
-        triggers: ClassVar[list[pgtrigger.Trigger]] = [refuse_delete("job_type")]
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [refuse_delete("job_type"), keeps_its_name("job_type")]
 
     def __str__(self) -> str:
         return self.name

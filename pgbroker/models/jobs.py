@@ -11,6 +11,7 @@ from pgbroker.models.fleet import JobType, Queue
 from pgbroker.models.tenants import TenantManager
 from pgbroker.models.triggers import (
     ended_is_final,
+    kept_with_its_job,
     legal_entry,
     legal_transition,
     numbers_only_rise,
@@ -91,7 +92,10 @@ class JobPayload(models.Model):
     class Meta:
         db_table = 'pgbroker"."job_payload'
         base_manager_name = "objects"
-        triggers: ClassVar[list[pgtrigger.Trigger]] = [written_once("job_payload")]
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [
+            written_once("job_payload"),
+            kept_with_its_job("job_payload"),
+        ]
 
     def __str__(self) -> str:
         return str(self.job_id)

@@ -38,17 +38,26 @@ class SchemaUpsertTriggerSql(compiler.UpsertTriggerSql):
 
 
 class Guard(pgtrigger.Protect):
-    """Refuse what *condition* describes, with a sentence that says what to do instead."""
+    """
+    Refuse what *condition* describes, with a sentence that says what to do instead.
 
-    def __init__(self, *, sentence: str, hint: str, **kwargs: Any) -> None:
+    *unless* is an expression that only the trigger's function can ask, since a condition sees no other
+    rows: where it is true the change passes.
+    """
+
+    def __init__(self, *, sentence: str, hint: str, unless: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.sentence, self.hint = sentence, hint
+        self.sentence, self.hint, self.unless = sentence, hint, unless
 
     # The library's hints say an instance; it hands over the class.
     def get_func(self, model: models.Model) -> str:
-        return (
+        refuse = (
             f"RAISE EXCEPTION USING ERRCODE = '{ERRCODE}', MESSAGE = '{self.sentence}', HINT = '{self.hint}';"
         )
+        if self.unless is None:
+            return refuse
+        passed = "OLD" if self.operation == pgtrigger.Delete else "NEW"
+        return f"IF {self.unless} THEN RETURN {passed}; END IF; {refuse}"
 
     def compile(self, model: models.Model) -> compiler.Trigger:
         return compiler.Trigger(
@@ -99,13 +108,23 @@ def numbers_only_rise() -> pgtrigger.Trigger:
     )
     changed = " OR ".join(
         f"NEW.{column} <> OLD.{column}"
-        for column in ("id", "tenant_id", "job_type_id", "created_at", "declared_attempts")
+        # A queue without a row, or a priority that its queue has not seen, is none that a claim looks at.
+        for column in (
+            "id",
+            "tenant_id",
+            "queue_id",
+            "job_type_id",
+            "priority",
+            "created_at",
+            "declared_attempts",
+        )
     )
     return Guard(
         name="numbers_only_rise",
         operation=pgtrigger.Update,
         condition=pgtrigger.Condition(f"{lowered} OR {changed}"),
-        sentence="pgbroker: counts and tokens only rise; id, tenant, type and creation never change",
+        sentence="pgbroker: counts and tokens only rise; "
+        "id, tenant, queue, type, priority and creation never change",
         hint="Enqueue a new job instead.",
     )
 
@@ -139,6 +158,38 @@ def refuse_delete(what: str) -> pgtrigger.Trigger:
         operation=pgtrigger.Delete,
         sentence=f"pgbroker: a {what} is never deleted",
         hint="Jobs and history refer to it. Pause it instead.",
+    )
+
+
+def keeps_its_name(what: str) -> pgtrigger.Trigger:
+    """Refuse to rename a row that code knows by its name, and to renumber one that jobs know by its number."""
+    return Guard(
+        name="keeps_its_name",
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Condition("NEW.id <> OLD.id OR NEW.name <> OLD.name"),
+        sentence=f"pgbroker: a {what} keeps its number and its name",
+        hint="Jobs refer to the number, code to the name. Declare the new name beside it.",
+    )
+
+
+def only_added(what: str) -> pgtrigger.Trigger:
+    """Refuse to change or delete a row without which a claim does not see ready jobs."""
+    return Guard(
+        name="only_added",
+        operation=pgtrigger.Update | pgtrigger.Delete,
+        sentence=f"pgbroker: a row of {what} is neither changed nor deleted",
+        hint="A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.",
+    )
+
+
+def kept_with_its_job(what: str) -> pgtrigger.Trigger:
+    """Refuse to delete what a job needs to run, and to run again, while the job is there."""
+    return Guard(
+        name="kept_with_its_job",
+        operation=pgtrigger.Delete,
+        unless="NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.job_id)",
+        sentence=f"pgbroker: a {what} is kept as long as its job",
+        hint="Delete the job first, once it is over.",
     )
 
 

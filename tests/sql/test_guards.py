@@ -112,6 +112,8 @@ def test_a_job_begins_scheduled_waiting_or_ready_and_nothing_else(state):
         "declared_attempts = declared_attempts + 1",
         "tenant_id = 'other'",
         "job_type_id = job_type_id + 1",
+        "queue_id = queue_id + 1",
+        "priority = priority + 1",
         "created_at = created_at + interval '1 s'",
         "id = gen_random_uuid()",
     ],
@@ -173,6 +175,45 @@ def test_queues_and_types_are_never_deleted():
 
     assert "queue" in refused("delete from pgbroker.queue")
     assert "job_type" in refused("delete from pgbroker.job_type")
+
+
+@pytest.mark.parametrize("table", ["queue", "job_type"])
+@pytest.mark.parametrize("change", ["name = name || '2'", "name = upper(name)", "id = default"])
+def test_queues_and_types_keep_their_number_and_their_name_and_change_in_all_else(table, change):
+    queue_id(), type_id()
+
+    assert "keeps its number" in refused(f"update pgbroker.{table} set {change}")
+    assert run("update pgbroker.queue set ageing_seconds = 9, lease_seconds = 90") >= 1
+    assert (
+        run("update pgbroker.job_type set version = version + 1, last_seen_at = statement_timestamp()") >= 1
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "delete from pgbroker.queue_priority",
+        "delete from pgbroker.queue_priority where priority = 42",
+        "update pgbroker.queue_priority set priority = 7",
+        "update pgbroker.queue_priority set queue_id = queue_id + 1",
+    ],
+)
+def test_a_ready_job_stays_in_the_sight_of_the_claim_whoever_edits_the_known_priorities(change):
+    job = enqueue_one(priority=42)
+
+    assert "queue_priority" in refused(change)
+    assert claim_one().job_id == job
+
+
+@pytest.mark.parametrize("state", list(Status), ids=lambda each: each.label)
+def test_a_payload_is_kept_as_long_as_its_job(state):
+    job = JobFactory(**{state.label: True}, history=None)
+    delete = "delete from pgbroker.job_payload where job_id = %s"
+
+    assert "as long as its job" in refused(delete, [job.pk])
+    if state in TERMINAL:
+        run("delete from pgbroker.job where id = %s", [job.pk])
+        assert run(delete, [job.pk]) == 1
 
 
 def test_the_orm_meets_the_same_guards():
