@@ -47,6 +47,22 @@ def enqueue(*entries: Any) -> list[tuple[int, Any, str, str | None]]:
         return cursor.fetchall()
 
 
+def test_a_key_that_means_nothing_refuses_its_own_entry():
+    """A misspelt priority must not be a priority left out."""
+    wrong = {**GOOD, "prioritty": 5}
+    first, refused, unreadable, last = enqueue(GOOD, wrong, {**GOOD, "priority": "x"}, GOOD)
+
+    assert [first[2], last[2]] == ["created"] * 2
+    assert refused[2:] == (
+        "invalid_option",
+        'there is no key "prioritty". Use args, args_body, available_at, correlation_id, deadline_at, '
+        "deadline_seconds, delay_seconds, id, idempotency_key, idempotency_scope, job_type, lane, max_attempts, "
+        "on_conflict, options, principal, priority, queue, tags, traceparent, type_version.",
+    )
+    assert unreadable[2] == "invalid_option"
+    assert [each[2] for each in enqueue(wrong)] == ["invalid_option"]
+
+
 # ------------------------------------------------------------------ one wrong value
 
 NUMBERS = ("priority", "max_attempts", "type_version", "delay_seconds", "deadline_seconds")

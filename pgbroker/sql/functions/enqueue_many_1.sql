@@ -268,6 +268,30 @@ begin
 end
 $function$;
 
+-- Say which entries have a key that means nothing: a misspelt one must not be an option left out. By the
+-- entry's place, its code and its reason; null when there is none.
+create function pgbroker.enqueue_unknown_keys_1(jobs jsonb) returns jsonb
+language sql stable as $function$
+    with known as materialized (
+        select array_agg(name order by name) as names
+        from jsonb_object_keys(to_jsonb(jsonb_populate_record(null::pgbroker.enqueue_given_1, '{}'))) as name
+    )
+    select jsonb_object_agg(
+        place,
+        jsonb_build_array(
+            'invalid_option',
+            format(
+                'there is no key %s. Use %s.',
+                to_jsonb(left((select min(name) from jsonb_object_keys(given - known.names) as name), 80)),
+                array_to_string(array_remove(array_remove(known.names, 'tenant'), 'tenant_id'), ', ')
+            )
+        )
+    )
+    from known
+    cross join jsonb_array_elements(jobs) with ordinality as each (given, place)
+    where case when jsonb_typeof(given) = 'object' then given - known.names <> '{}' end
+$function$;
+
 -- Decide who holds the idempotency keys: an entry either gets its key, or learns who has it.
 --
 -- Keys are taken in sorted order, so two calls never wait for each other. A key that another transaction is
@@ -455,10 +479,11 @@ begin
         raise exception 'jobs is of type %, not an array of entries', jsonb_typeof(jobs)
             using errcode = 'PB001', hint = 'invalid_argument';
     end if;
+    misfits := pgbroker.enqueue_unknown_keys_1(jobs);
     begin
-        entries := array(select entry from pgbroker.enqueue_entries_1(jobs, null) as entry);
+        entries := array(select entry from pgbroker.enqueue_entries_1(jobs, misfits) as entry);
     exception when data_exception or program_limit_exceeded then
-        select jsonb_object_agg(place, misfit)
+        select coalesce(misfits, '{}') || coalesce(jsonb_object_agg(place, misfit), '{}')
         into misfits
         from (
             select place, pgbroker.enqueue_misfit_1(given) as misfit
