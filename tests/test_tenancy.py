@@ -196,13 +196,13 @@ def test_rows_written_one_by_one_or_many_at_once_belong_to_the_tenant():
         job_id = enqueue_one()
         with connection.cursor() as cursor:
             cursor.executemany(
-                "update pgbroker.job set priority = %s where tenant_id = %s", [(1, "acme"), (2, "bolt")]
+                "update pgbroker.job set lane = %s where tenant_id = %s", [("a", "acme"), ("b", "bolt")]
             )
     with scope_all():
-        assert set(Job.objects.values_list("tenant_id", "priority")) == {
-            ("default", 0),
-            ("acme", 1),
-            ("bolt", 0),
+        assert set(Job.objects.values_list("tenant_id", "lane")) == {
+            ("default", None),
+            ("acme", "a"),
+            ("bolt", None),
         }
     assert row(job_id).tenant_id == "acme"
 
