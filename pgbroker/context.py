@@ -19,10 +19,12 @@ StopReason = Literal["cancelled", "timed_out", "lease_lost", "shutdown"]
 class Stop:
     """Whether and why an attempt should stop. Set once; the first reason stays."""
 
-    __slots__ = ("_event", "_lock", "reason")
+    __slots__ = ("_event", "_lock", "reason", "shutting_down")
 
     def __init__(self) -> None:
         self.reason: StopReason | None = None
+        # The worker drains: no reason to stop yet, but it will be one.
+        self.shutting_down = False
         # Made only when somebody waits: most attempts never do.
         self._event: threading.Event | None = None
         self._lock = threading.Lock()
@@ -122,6 +124,11 @@ class JobContext(_TaskContext):
     def stop_reason(self) -> StopReason | None:
         """Why it should stop: cancelled, timed_out, lease_lost or shutdown."""
         return self._stop.reason
+
+    @property
+    def shutting_down(self) -> bool:
+        """True from the worker's signal to end on: `SHUTDOWN_TIMEOUT_SECONDS` are left, then it should stop."""
+        return self._stop.shutting_down
 
     def raise_if_cancelled(self) -> None:
         """Raise `AttemptCancelled` once the attempt should stop."""

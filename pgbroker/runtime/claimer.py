@@ -19,6 +19,7 @@ from pgbroker.lifecycle.promote import EVERYTHING, promote
 from pgbroker.lifecycle.release import release
 
 if TYPE_CHECKING:
+    from pgbroker.runtime.attempt import Attempt
     from pgbroker.runtime.supervisor import Worker
 
 # A look from the very start of a lane may take this share of the time, and comes at least so rarely.
@@ -76,8 +77,10 @@ class Claimer:
         self._promoted_all_at = 0.0
         self._served_last = -1
         self._check_orphans = False
-        # The one job in hand that has crashed a worker and that another crash would end.
-        self._suspect: Lease | None = None
+        # The one attempt in hand whose job has crashed a worker and that another crash would end, and its queue.
+        self._suspect: Attempt | None = None
+        self._suspect_queue_id = -1
+        self._suspects_taken = 0
         # Told by other threads, taken in by `step`.
         self._heard: set[str] = set()
         self._due: deque[float] = deque()
@@ -134,8 +137,8 @@ class Claimer:
         if not (self.worker.heartbeats.keep_up and self.worker.settler.session.is_open):
             # What is claimed now could not be kept, or settled. Whichever of the two gets through wakes this loop.
             return min(self.worker.settings.POLL_SECONDS, 1.0)
-        self._let_go_of_suspect()
         nothing_in_hand = self.worker.board.size == 0
+        self._let_go_of_suspect()
         while self._due:
             self.probe_at = min(self.probe_at, self._due.popleft())
         looked = self._look_now or time.monotonic() >= self.probe_at or self._burst_ends()
@@ -226,10 +229,16 @@ class Claimer:
         """Claim once from each queue that may have work, beginning after the one that was served last."""
         if self.worker.draining:
             return 0
-        # By who was served, not by turns: turns without room would always favour the same queue.
+        # By who was served, not by turns: turns without room would always favour the same queue. Where the place of
+        # the one suspect is free, the queue that had it last comes last.
+        free_for_other = self._suspect is None and len(self.lanes) > 1
         lanes = sorted(
             (lane for lane in self.lanes.values() if lane.eager),
-            key=lambda lane: (lane.queue.id <= self._served_last, lane.queue.id),
+            key=lambda lane: (
+                free_for_other and lane.queue.id == self._suspect_queue_id,
+                lane.queue.id <= self._served_last,
+                lane.queue.id,
+            ),
         )
         total = 0
         for lane in lanes:
@@ -246,9 +255,9 @@ class Claimer:
 
     def _claim(self, lane: Lane, idle: int, hold: int, now: float) -> int:
         full = not lane.bounds or (idle > 0 and lane.full_look_due(now))
-        suspect = self._suspect
+        suspects_before = self._suspects_taken
         taken = self._take(lane, idle, hold, full=full)
-        if taken < idle and (not full or self._suspect is not suspect):
+        if taken < idle and (not full or self._suspects_taken > suspects_before):
             # A hint is only a hint: what it does not show may stand before it. And beside the first suspect
             # others were passed over, which may have stood in the way.
             taken += self._take(lane, idle - taken, hold, full=True)
@@ -280,16 +289,27 @@ class Claimer:
             lane.full_look_at, lane.full_look_cost = began, time.monotonic() - began
         if leases:
             lane.remember(leases)
-            self._suspect = self._suspect or next(
-                (lease for lease in leases if lease.is_suspect(settings.MAX_CRASHES)), None
-            )
             self.worker.take_in(leases, began)
+            for lease in leases:
+                if lease.is_suspect(settings.MAX_CRASHES):
+                    self._note_suspect(lease, lane)
         return len(leases)
+
+    def _note_suspect(self, lease: Lease, lane: Lane) -> None:
+        self._suspects_taken += 1
+        self._suspect_queue_id = lane.queue.id
+        self._suspect = self.worker.board.find(lease.job_id, lease.lease_token)
+        if self._suspect is None:
+            # It has ended already, and stood before others that this claim passed over.
+            lane.bounds.clear()
 
     def _let_go_of_suspect(self) -> None:
         """Once the one suspect has ended, look from the start: others were passed over meanwhile."""
         suspect = self._suspect
-        if suspect and not self.worker.board.has(suspect.job_id, suspect.lease_token):
+        if suspect is None or self.worker.board.has(suspect.lease.job_id, suspect.lease.lease_token):
+            return
+        # One that was given up has its outcome, but its thread may still bring the process down.
+        if not suspect.abandoned or suspect.returned:
             self._suspect = None
             for lane in self.lanes.values():
                 lane.eager = True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # How long the last outcomes may take to be written once all handlers are done.
 SETTLE_SECONDS = 10.0
 # How long handlers that were released and told to stop may take to clean up.
-LEAVE_SECONDS = 1.0
+LEAVE_SECONDS = 2.0
 # How long bodies of results that were refused may take to be removed.
 LEFTOVER_SECONDS = 5.0
 STEP_SECONDS = 0.02
@@ -37,9 +37,12 @@ def drain(worker: "Worker") -> None:
     )
     for name in ("claim", "listen", "upkeep"):
         worker.services[name].stop()
+    _tell_handlers(worker)
     _join(worker, "claim", 10.0)
     session = Session(worker.alias, purpose="drain")
     worker.board.close()
+    # Those too that the last claim brought.
+    _tell_handlers(worker)
     _try(lambda: worker.release(worker.board.take_back_waiting(), code="drain", using=session), session)
     _wait(lambda: worker.board.running == 0, worker.settings.SHUTDOWN_TIMEOUT_SECONDS)
     _release_what_runs(worker, session)
@@ -57,16 +60,22 @@ def drain(worker: "Worker") -> None:
     session.drop()
 
 
+def _tell_handlers(worker: "Worker") -> None:
+    for attempt in worker.board.attempts():
+        attempt.stop.shutting_down = True
+
+
 def _release_what_runs(worker: "Worker", session: Session) -> None:
     left = [attempt for attempt in worker.board.attempts() if attempt.is_open]
     if not left:
         return
-    for attempt in left:
-        telemetry.emit("attempt.abandoned", **worker.keys(attempt.lease))
     _try(lambda: worker.release(left, code="shutdown", using=session), session)
     for attempt in left:
         worker.stop_attempt(attempt, "shutdown")
     _wait(lambda: worker.board.running == 0, LEAVE_SECONDS)
+    for attempt in left:
+        if not attempt.returned:
+            telemetry.emit("attempt.abandoned", **worker.keys(attempt.lease))
 
 
 def _join(worker: "Worker", name: str, seconds: float) -> None:

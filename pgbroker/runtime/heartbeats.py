@@ -40,9 +40,10 @@ class Heartbeats:
         worker = self.worker
         self.lose_what_expired()
         kept_up = self.keep_up
-        # The worker first: a lease must not outlive its worker's row, or a crash looks like a slow one.
+        # The worker first, and for the shortest lease: when the lease of a dead worker's job runs out, its row has
+        # been silent for long enough to be told from one that is alive.
         started = time.monotonic()
-        beat(worker.state(), lease=worker.longest_lease, using=self.session)
+        beat(worker.state(), lease=worker.shortest_lease, using=self.session)
         attempts = sorted(
             (attempt for attempt in worker.board.attempts() if "lease_lost" not in attempt.told),
             key=self._lease_of,

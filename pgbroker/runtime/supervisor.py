@@ -371,9 +371,9 @@ class Worker:
         return timedelta(seconds=max(seconds, 3 * self.settings.HEARTBEAT_SECONDS))
 
     @property
-    def longest_lease(self) -> timedelta:
-        """The longest lease of all queues it serves."""
-        return max(
+    def shortest_lease(self) -> timedelta:
+        """The shortest lease of all queues it serves; three heartbeats at least."""
+        return min(
             [self.lease_time, *(self.lease_time_of(queue_id) for queue_id in list(self.claimer.lanes))]
         )
 

@@ -22,7 +22,7 @@ cancelled as (
     set status = 13 /* cancelled */,
         finished_at = statement_timestamp()
     from wanted
-    where job.id = wanted.id
+    where job.id = any (array[wanted.id])
       and wanted.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 4 /* suspended */, 5 /* blocked */)
     returning job.id, job.tenant_id
 ),
@@ -30,7 +30,7 @@ requested as (
     update pgbroker.job
     set cancel_requested_at = statement_timestamp()
     from wanted
-    where job.id = wanted.id
+    where job.id = any (array[wanted.id])
       and wanted.status = 3 /* running */
       and wanted.cancel_requested_at is null
     returning job.id, job.tenant_id

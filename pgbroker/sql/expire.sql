@@ -22,7 +22,7 @@ expired as (
     set status = 11 /* failed */,
         finished_at = statement_timestamp()
     from overdue
-    where job.id = overdue.id
+    where job.id = any (array[overdue.id])
     returning job.id, job.tenant_id, job.queue_id, job.job_type_id
 ),
 explained as (

@@ -23,19 +23,19 @@ own as materialized (
     select job.id
     from claimed
     join pgbroker.job
-        on job.id = claimed.job_id
+        on job.id = any (array[claimed.job_id])
         and job.lease_token = claimed.lease_token
         and job.worker_id = claimed.worker_id
         and job.status + 0 = claimed.running
     where job.lease_expires_at > statement_timestamp()
-    order by job.id
+    order by claimed.job_id
     for no key update of job skip locked
 ),
 extended as (
     update pgbroker.job
     set lease_expires_at = statement_timestamp() + %(lease)s
     from own
-    where job.id = own.id
+    where job.id = any (array[own.id])
     returning job.id
 )
 select
@@ -45,9 +45,8 @@ select
     coalesce(job.cancel_requested_at is not null, false) as cancel
 from claimed
 left join pgbroker.job
-    on job.id = claimed.job_id
+    on job.id = any (array[claimed.job_id])
     and job.lease_token = claimed.lease_token
     and job.worker_id = claimed.worker_id
     and job.status + 0 = claimed.running
     and job.lease_expires_at > statement_timestamp()
-left join extended on extended.id = job.id

@@ -34,7 +34,7 @@ promoted as (
         ready_at = statement_timestamp() + due.place * interval '1 microsecond',
         available_at = null
     from due
-    where job.id = due.id
+    where job.id = any (array[due.id])
     returning job.queue_id
 )
 select queue_id, count(*)

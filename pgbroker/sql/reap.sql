@@ -99,7 +99,7 @@ reaped as (
         worker_id = null,
         lease_expires_at = null
     from expired
-    where job.id = expired.id
+    where job.id = any (array[expired.id])
     returning
         job.id, job.lease_token, expired.worker_id, job.tenant_id, job.queue_id, job.job_type_id,
         job.attempt_count, job.status, expired.leased_at,

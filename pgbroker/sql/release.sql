@@ -29,12 +29,12 @@ held as materialized (
     select job.id, outcome.*
     from outcome
     join pgbroker.job
-        on job.id = outcome.job_id
+        on job.id = any (array[outcome.job_id])
         and job.lease_token = outcome.lease_token
         and job.worker_id = outcome.worker_id
         and job.status + 0 = outcome.running
     where job.cancel_requested_at is null
-    order by job.id
+    order by outcome.job_id
     for no key update of job
 ),
 placed as (
@@ -52,7 +52,7 @@ released as (
         worker_id = null,
         lease_expires_at = null
     from placed
-    where job.id = placed.id
+    where job.id = any (array[placed.id])
     returning
         job.id, job.tenant_id, job.attempt_count, job.status, job.leased_at, placed.lease_token,
         placed.worker_id

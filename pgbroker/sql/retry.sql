@@ -16,7 +16,7 @@
 with wanted as materialized (
     select payload.job_id, job.tenant_id, job.job_type_id, payload.idempotency_key
     from pgbroker.job_payload as payload
-    join pgbroker.job on job.id = payload.job_id
+    join pgbroker.job on job.id = any (array[payload.job_id])
     where payload.job_id = any (%(job_ids)s::uuid[])
 ),
 key_holder as materialized (
@@ -40,7 +40,7 @@ locked as materialized (
         %(job_ids)s::uuid[] || array(
             select key_holder.holder_id
             from key_holder
-            join pgbroker.job as holder on holder.id = key_holder.holder_id
+            join pgbroker.job as holder on holder.id = any (array[key_holder.holder_id])
             where holder.status + 0 >= 10
         )
     )
@@ -93,7 +93,7 @@ retried as (
         deadline_at = null,
         finished_at = null
     from ended
-    where job.id = ended.id
+    where job.id = any (array[ended.id])
       and ended.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
       and ended.newer_id is null
     returning job.id, job.tenant_id, job.job_type_id, job.priority, job.declared_attempts
@@ -111,7 +111,7 @@ taken_back as (
             )
         )
     from retried
-    join pgbroker.job_payload as payload on payload.job_id = retried.id
+    join pgbroker.job_payload as payload on payload.job_id = any (array[retried.id])
     where held.tenant_id = retried.tenant_id
       and held.job_type_id = retried.job_type_id
       and held.key = payload.idempotency_key

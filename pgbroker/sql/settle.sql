@@ -25,7 +25,9 @@
 --
 -- A short array reads as null for the rest, so what nobody needs is sent as null. Every predicate of the
 -- fence is a join clause against the outcome (worker and status too): a constant on the job makes the
--- planner expect one row and compare all with all. status + 0, so that the lease index is no way in.
+-- planner expect one row and compare all with all. status + 0, so that the lease index is no way in. An equality
+-- of ids would let it read the whole primary key in order, where statistics say that the table is empty; `any` of
+-- one is a look-up all the same.
 --
 -- running -> completed, scheduled (retry, snooze), failed, dead_letter, cancelled. A cancel request wins over
 -- whatever the handler then reports; its execution keeps what happened.
@@ -75,11 +77,11 @@ held as materialized (
         end as next_status
     from outcome
     join pgbroker.job
-        on job.id = outcome.job_id
+        on job.id = any (array[outcome.job_id])
         and job.lease_token = outcome.lease_token
         and job.worker_id = outcome.worker_id
         and job.status + 0 = outcome.running
-    order by job.id
+    order by outcome.job_id
     for no key update of job
 ),
 settled as (
@@ -91,7 +93,7 @@ settled as (
         worker_id = null,
         lease_expires_at = null
     from held
-    where job.id = held.id
+    where job.id = any (array[held.id])
     returning
         job.id, job.tenant_id, job.queue_id, job.job_type_id, job.attempt_count, job.status, held.lease_token,
         held.state, held.started_at, held.seconds, held.waited, held.error_code, held.error, held.traceback,

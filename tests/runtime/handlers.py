@@ -70,6 +70,16 @@ def work(context: JobContext, seconds: float) -> str:
 
 
 @job(takes_context=True)
+def leave_early(context: JobContext) -> None:
+    """Work that hands itself back once its worker drains."""
+    effect("enter")
+    while not context.shutting_down:
+        context.wait(0.05)
+    effect("left early")
+    raise Snooze(0, "the worker shuts down")
+
+
+@job(takes_context=True)
 async def work_async(context: JobContext, seconds: float) -> str:
     await effect_async("enter")
     try:

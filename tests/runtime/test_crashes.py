@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pgbroker.lifecycle.configure import configure_queue
+from pgbroker.models import Job
 from pgbroker.states import AttemptState, Status
+from pgbroker.testing import guards_off
 from tests.runtime import handlers
 from tests.runtime.fleet import (
     Fleet,
@@ -12,10 +15,12 @@ from tests.runtime.fleet import (
     effects,
     executions_of,
     job,
+    make_queues,
     put,
     put_for_both,
     put_together,
     states_of,
+    wait_for_effect,
     wait_for_status,
 )
 
@@ -86,6 +91,50 @@ def test_a_job_that_kills_its_worker_takes_no_other_along_to_the_end(fleet: Flee
     for each in others:
         assert states_of(each)[:2] == [AttemptState.CRASHED] * 2
         assert states_of(each)[2:] == [AttemptState.COMPLETED]
+
+
+def test_a_crash_is_one_also_where_the_worker_serves_a_queue_of_longer_leases(fleet: Fleet):
+    make_queues("long")
+    configure_queue("long", lease_seconds=600)
+    poison = put(handlers.die, 9, max_attempts=10)
+    worker = fleet.start(slots=1, restart=True, wait=False, **SOON)
+
+    wait_for_status(poison, DEAD, seconds=60, of=worker)
+
+    assert states_of(poison) == [AttemptState.CRASHED] * 3
+
+
+def test_beside_a_suspect_that_was_given_up_no_other_suspect_runs(fleet: Fleet):
+    """Its outcome is written, but its thread lives and may still bring the process down."""
+    first = put(handlers.stubborn, 6.0, max_attempts=10, timeout=0.5)
+    others = [put(handlers.note, "suspect", max_attempts=10) for _ in range(2)]
+    with guards_off():
+        Job.objects.update(attempt_count=2, crash_count=2)
+    worker = fleet.start(slots=4)
+
+    wait_for_effect("enter", first, of=worker)
+    (left,) = wait_for_effect("leave", first, of=worker)
+    wait_for_status(others, DONE, of=worker)
+
+    assert all(each["at"] > left["at"] for each in effects("suspect"))
+
+
+def test_suspects_of_two_queues_take_turns(fleet: Fleet):
+    make_queues("one", "two")
+    ids = [
+        put(handlers.enter_queue, name, 0.0, queue_name=name, max_attempts=10)
+        for name in ("one", "two")
+        for _ in range(8)
+    ]
+    with guards_off():
+        Job.objects.update(attempt_count=2, crash_count=2)
+    busy = [put(handlers.enter_queue, "busy", 0.01, queue_name="two") for _ in range(100)]
+    worker = fleet.start(slots=2)
+
+    wait_for_status([*ids, *busy], DONE, of=worker)
+
+    order = [each["what"] for each in effects() if each["what"] != "busy"]
+    assert min(order[:8].count(name) for name in ("one", "two")) >= 3
 
 
 def run_with_crashes(fleet: Fleet, nth: int, moment: str) -> None:

@@ -96,6 +96,31 @@ def test_a_handler_that_never_stops_cannot_keep_the_process(fleet: Fleet, task):
     assert status_of(job_id) == Status.READY
 
 
+def test_a_handler_may_leave_before_it_is_told_to(fleet: Fleet):
+    job_id = put(handlers.leave_early)
+    worker = fleet.start(slots=1, SHUTDOWN_TIMEOUT_SECONDS=20)
+    wait_for_effect("enter", of=worker)
+    began = time.monotonic()
+
+    assert worker.stop() == 0
+
+    assert time.monotonic() - began < 15
+    assert len(effects("left early")) == 1
+    assert states_of(job_id) == [AttemptState.SNOOZED]
+
+
+@pytest.mark.parametrize("task", [handlers.work, handlers.work_async], ids=["thread", "async"])
+def test_only_a_handler_that_does_not_leave_is_said_to_ignore_its_signal(fleet: Fleet, task):
+    put(task, 60.0)
+    worker = fleet.start(slots=1, SHUTDOWN_TIMEOUT_SECONDS=0.5)
+    wait_for_effect("enter", of=worker)
+
+    assert worker.stop() == 0
+
+    assert len(effects("stopped")) == 1
+    assert "ignored its stop signal" not in worker.log
+
+
 def test_held_jobs_go_back_unharmed_when_the_worker_drains(fleet: Fleet):
     worker = fleet.start(slots=1)
     wait_for_status([put(handlers.sometimes_slow, 0) for _ in range(30)], DONE, of=worker)
