@@ -33,6 +33,7 @@ from pgbroker.registry import Call, JobTask, lookup, signature_of
 from pgbroker.states import AttemptState, Status
 from pgbroker.submission import submit
 from pgbroker.task_results import JobResult, call_parts
+from pgbroker.tenancy import current_tenant, tenant_context
 
 if TYPE_CHECKING:
     AnyTask = Task[..., Any]
@@ -86,11 +87,13 @@ class PgBrokerBackend(BaseTaskBackend):
         self.validate_task(task)
         job_task = task if isinstance(task, JobTask) else self._as_job_task(task)
         submission, answer = submit(Call(job_task, tuple(args), dict(kwargs)), using=self.database)
-        result = self._new_result(task, submission.envelope, answer)
+        tenant = job_task.call_options.tenant or current_tenant()
         if answer.outcome == "created":
+            result = self._new_result(task, submission.envelope, answer, tenant)
             task_enqueued.send(type(self), task_result=result)
             return result
-        return self.get_result(str(answer.job_id))
+        with tenant_context(tenant):
+            return self.get_result(str(answer.job_id))
 
     @staticmethod
     def _as_job_task(task: "AnyTask") -> JobTask[Any, Any]:
@@ -103,7 +106,9 @@ class PgBrokerBackend(BaseTaskBackend):
             takes_context=task.takes_context,
         )
 
-    def _new_result(self, task: "AnyTask", envelope: Mapping[str, Any], answer: Enqueued) -> "AnyResult":
+    def _new_result(
+        self, task: "AnyTask", envelope: Mapping[str, Any], answer: Enqueued, tenant: str
+    ) -> "AnyResult":
         return JobResult(
             task=task,
             id=str(answer.job_id),
@@ -117,7 +122,7 @@ class PgBrokerBackend(BaseTaskBackend):
             backend=self.alias,
             errors=[],
             worker_ids=[],
-        )
+        ).of_tenant(tenant)
 
     def get_result(self, result_id: str) -> "AnyResult":
         """Read a result of the current tenant; raises Django's TaskResultDoesNotExist."""
@@ -154,7 +159,7 @@ class PgBrokerBackend(BaseTaskBackend):
             backend=self.alias,
             errors=list(_errors(job)),
             worker_ids=worker_ids,
-        )
+        ).of_tenant(job.tenant_id)
         object.__setattr__(result, "_return_value", job.stored_result)
         return result
 

@@ -156,4 +156,4 @@ def running_result(lease: Lease, job_type: "JobType") -> "AnyResult":
         backend=job_type.task.backend,
         errors=[],
         worker_ids=[str(lease.worker_id)] * lease.attempt_count,
-    )
+    ).of_tenant(lease.tenant_id)

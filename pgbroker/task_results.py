@@ -1,10 +1,12 @@
 """Django's `TaskResult`, whose arguments and return value may lie in a body: read when they are asked for."""
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pgbroker.bodies import Reference
 from pgbroker.compat import TaskResult, TaskResultStatus
+from pgbroker.tenancy import tenant_context
 
 if TYPE_CHECKING:
 
@@ -53,6 +55,9 @@ class JobResult(_TaskResult):
     `return_value` may raise `BodyUnreadable` then.
     """
 
+    # The job's tenant, once known: a result is looked for where its job is, wherever it is refreshed.
+    tenant_id: str | None = None
+
     # Django's own are slots, which its frozen dataclass sets with object.__setattr__.
     args = _Argument("args", [])
     kwargs = _Argument("kwargs", {})
@@ -60,6 +65,24 @@ class JobResult(_TaskResult):
     def __post_init__(self) -> None:
         if not isinstance(self.__dict__["args"], StoredCall):
             _TaskResult.__post_init__(self)
+
+    def of_tenant(self, tenant_id: str) -> "JobResult":
+        """Remember whose job it is, and return the result."""
+        object.__setattr__(self, "tenant_id", tenant_id)
+        return self
+
+    def refresh(self) -> None:
+        """Read the job again, in its own tenant."""
+        with self._in_its_tenant():
+            _TaskResult.refresh(self)
+
+    async def arefresh(self) -> None:
+        """Read the job again, in its own tenant."""
+        with self._in_its_tenant():
+            await _TaskResult.arefresh(self)
+
+    def _in_its_tenant(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.tenant_id is None else tenant_context(self.tenant_id)
 
     @property
     def return_value(self) -> Any:

@@ -27,7 +27,7 @@ usage: python3 testproject COMMAND [ARGUMENT ...]
   docs      build the documentation into build/docs
   bench     measure throughput and latency
   manage    Django's command line on the project's database
-  database  keep the database server running, and print its DATABASE_URL (Ctrl-C ends it)
+  database  keep an empty database of your own running, and print its DATABASE_URL (Ctrl-C ends it)
 
 Each makes the virtual environment .venv when it is absent or out of date. A private PostgreSQL is
 started when one is needed and stopped when nobody uses it.
@@ -106,6 +106,8 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if command == "lint":
         return lint(python)
+    if command in ("bench", "database"):
+        os.environ["PGBROKER_PG_KIND"] = command
     become(python, commands[command])
     raise AssertionError("unreachable")
 

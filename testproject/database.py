@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, get_args
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -11,8 +11,9 @@ from testproject import embedded_pg
 
 
 def kind() -> embedded_pg.Kind:
-    """Return which embedded server is meant. Tests set `PGBROKER_PG_KIND`, for their subprocesses too."""
-    return "test" if os.environ.get("PGBROKER_PG_KIND") == "test" else "demo"
+    """Return which embedded server is meant: `PGBROKER_PG_KIND` says it, for subprocesses too."""
+    chosen = os.environ.get("PGBROKER_PG_KIND")
+    return next((kind for kind in get_args(embedded_pg.Kind) if kind == chosen), "demo")
 
 
 def is_embedded() -> bool:

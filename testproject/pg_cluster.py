@@ -14,7 +14,8 @@ from typing import Literal
 from testproject.pg_account import may_enter, private_directory, server_uid
 from testproject.pg_programs import Programs, find_programs
 
-Kind = Literal["test", "demo"]
+# Each has a server of its own: what one fills or empties is nobody else's.
+Kind = Literal["test", "demo", "bench", "database"]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 DATABASE = "pgbroker"

@@ -32,6 +32,7 @@ def main() -> int:
     )
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
     running.release()
+    print("stopped", flush=True)
     return 0
 
 

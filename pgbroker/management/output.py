@@ -8,6 +8,8 @@ from uuid import UUID
 
 from django.core.management.base import OutputWrapper
 
+from pgbroker.reports import PauseLine
+
 LONGEST_CELL = 60
 
 
@@ -40,6 +42,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
             for cell, width, to_right in zip(line, widths, right, strict=True)
         ).rstrip()
         for line in lines
+    )
+
+
+def table_of_pauses(pauses: Iterable[PauseLine]) -> str:
+    """Lay pauses out, by what they stop."""
+    headings = ("queue", "type", "tenant", "since", "until", "by", "reason")
+    return table(
+        headings, ((p.queue, p.job_type, p.tenant, p.paused_at, p.until, p.by, p.reason) for p in pauses)
     )
 
 

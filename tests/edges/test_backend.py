@@ -233,3 +233,25 @@ def _in_an_hour() -> Any:
 
 def _stored_time(job_id: str) -> Any:
     return control.get_job(job_id).available_at
+
+
+@pytest.mark.django_db
+def test_a_result_is_refreshed_in_the_tenant_of_its_job_wherever_that_is_done() -> None:
+    chosen = double.options(tenant="acme").enqueue(1)
+    with tenant_context("globex"):
+        inside = double.enqueue(2)
+
+    run_jobs()
+    chosen.refresh()
+    inside.refresh()
+
+    assert (chosen.return_value, inside.return_value) == (2, 4)
+    with pytest.raises(TaskResultDoesNotExist):
+        double.get_result(chosen.id)
+
+
+@pytest.mark.django_db
+def test_the_holder_of_a_key_is_found_in_the_tenant_of_the_call() -> None:
+    keyed = double.options(tenant="acme", idempotency_key="k")
+
+    assert keyed.enqueue(1).id == keyed.enqueue(1).id

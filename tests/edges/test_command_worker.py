@@ -18,6 +18,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from pgbroker import control
 from pgbroker.lifecycle.declare import declare_queues
 from pgbroker.models import Execution, Job, Queue, Worker
 from pgbroker.states import AttemptState, Status
@@ -233,6 +234,18 @@ def test_the_end_of_a_burst_tells_of_what_is_scheduled_for_later(start):
 
     assert worker.code() == 0, worker.said
     assert "3 jobs are scheduled for later" in worker.said.splitlines()[-1]
+
+
+def test_the_end_of_a_burst_tells_of_what_is_paused(start):
+    enqueue_one(job_type="handlers.nothing", queue=QUEUE)
+    with tenant_context("acme"):
+        enqueue_one(job_type="handlers.nothing", queue=QUEUE)
+    control.pause(tenant="acme")
+
+    worker = start("--burst", "--queues", QUEUE)
+
+    assert worker.code() == 0, worker.said
+    assert "1 job is left ready: paused" in worker.said.splitlines()[-1]
 
 
 def test_a_burst_that_leaves_nothing_says_nothing_of_later(start):

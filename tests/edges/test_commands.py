@@ -478,6 +478,17 @@ def test_the_status_tells_of_everything():
     assert "last 5 minutes: 1 done" in text
 
 
+def test_the_status_lists_every_pause_with_its_reason():
+    control.pause(tenant="acme", reason="unpaid", by="ada")
+
+    lines = run("broker_status").splitlines()
+
+    headings, pause = lines[lines.index("pauses") + 1 :][:2]
+    assert headings.split() == ["QUEUE", "TYPE", "TENANT", "SINCE", "UNTIL", "BY", "REASON"]
+    assert pause.split()[:3] == ["-", "-", "acme"]
+    assert pause.split()[-2:] == ["ada", "unpaid"]
+
+
 def test_claimed_jobs_are_told_apart_from_what_a_worker_runs_and_holds():
     JobFactory(running=True)
     JobFactory(running=True)

@@ -22,7 +22,7 @@ from pgbroker.management.arguments import (
     teach,
 )
 from pgbroker.management.commands.broker_jobs import operator
-from pgbroker.management.output import ago, as_json, table
+from pgbroker.management.output import ago, as_json, table, table_of_pauses
 from pgbroker.registry import checked_queue
 
 DEFAULT = "default"
@@ -121,9 +121,7 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
         self.stdout.write(reports.CLAIMED)
         if pauses:
             self.stdout.write("\npauses")
-            headings_of_pauses = ("queue", "type", "tenant", "since", "until", "by", "reason")
-            lines = ((p.queue, p.job_type, p.tenant, p.paused_at, p.until, p.by, p.reason) for p in pauses)
-            self.stdout.write(table(headings_of_pauses, lines))
+            self.stdout.write(table_of_pauses(pauses))
 
     def read_create(self, arguments: Arguments) -> list[str]:
         names = arguments.given["names"]

@@ -8,7 +8,7 @@ from pgbroker import reports
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.management import exits
 from pgbroker.management.arguments import add_database, add_format, add_tenant, checked, scope_of, teach
-from pgbroker.management.output import ago, as_json, table
+from pgbroker.management.output import ago, as_json, table, table_of_pauses
 
 MINUTES = 5
 
@@ -88,6 +88,9 @@ broker_status --tenant acme --minutes 60
         )
         self.stdout.write(table(("queue", *map(reports.heading, reports.COUNTED), "oldest", "paused"), rows))
         self.stdout.write(reports.CLAIMED)
+        if pauses:
+            self.stdout.write("\npauses")
+            self.stdout.write(table_of_pauses(pauses))
         self.stdout.write("\nworkers")
         lines = (
             (w.name, w.state, ago(w.silent_seconds), w.slots, w.running, w.held, w.queues) for w in workers

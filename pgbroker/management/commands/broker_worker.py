@@ -176,21 +176,28 @@ def tell(target: Target, options: WorkerOptions) -> None:
 
 
 def tell_what_is_left(options: WorkerOptions, alias: str) -> None:
-    """Say that jobs are due later: whoever tries a burst would take them for lost."""
+    """Say that jobs are due later, or paused: whoever tries a burst would take them for lost."""
     try:
         with scope_all():
             depths = reports.list_depths(using=alias)
     except Error:
         # The work is done; that the database has gone away since changes nothing about it.
         return
-    count = sum(
-        each.scheduled
+    served = [
+        each
         for each in depths
         if each.queue not in options.exclude_queues and (not options.queues or each.queue in options.queues)
-    )
-    if count:
-        jobs = "1 job is" if count == 1 else f"{reports.at_most(count)} jobs are"
-        _log.info("%s scheduled for later: a burst does not wait for them.", jobs)
+    ]
+    for count, what in (
+        (sum(each.scheduled for each in served), "scheduled for later: a burst does not wait for them."),
+        (
+            sum(each.ready for each in served),
+            "left ready: paused, as broker_status shows, or beyond --max-jobs.",
+        ),
+    ):
+        if count:
+            jobs = "1 job is" if count == 1 else f"{reports.at_most(count)} jobs are"
+            _log.info("%s %s", jobs, what)
 
 
 def leave(code: int) -> None:
