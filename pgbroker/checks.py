@@ -14,7 +14,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from pgbroker import conf, registry, reports
 from pgbroker.backend import PgBrokerBackend
-from pgbroker.errors import DuplicateJobType
+from pgbroker.errors import DuplicateJobType, sentence
 
 OLDEST_SERVER = 150000
 BACKEND = "pgbroker.backend.PgBrokerBackend"
@@ -26,7 +26,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
     values, troubles = conf.problems(getattr(django_settings, "PGBROKER", {}))
     found: list[CheckMessage] = [
         Error(
-            f"PGBROKER[{trouble.key!r}] {trouble.trouble}." if trouble.key else f"{trouble.trouble}.",
+            sentence(f"PGBROKER[{trouble.key!r}] {trouble.trouble}" if trouble.key else trouble.trouble),
             hint=trouble.cure,
             id="pgbroker.E001",
         )
@@ -62,7 +62,7 @@ def _check_storage(alias: str) -> Iterator[CheckMessage]:
         _ = storages[alias]
     except Exception as error:  # whatever the storage's own code raises
         yield Error(
-            f'PGBROKER["BODY_STORAGE"] names {alias!r}, which cannot be made: {error}.',
+            sentence(f'PGBROKER["BODY_STORAGE"] names {alias!r}, which cannot be made: {error}'),
             hint=f"Look at STORAGES[{alias!r}].",
             id="pgbroker.E008",
         )
@@ -129,7 +129,7 @@ def check_databases(
         except DatabaseError as error:
             found.append(
                 Warning(
-                    f"database alias {alias!r} cannot be checked: {str(error).strip()}.",
+                    sentence(f"database alias {alias!r} cannot be checked: {error}"),
                     hint=f"Look at DATABASES[{alias!r}] and whether PostgreSQL runs.",
                     id="pgbroker.W024",
                 )

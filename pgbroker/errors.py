@@ -10,6 +10,12 @@ from difflib import get_close_matches
 from typing import Any, ClassVar
 
 
+def sentence(text: str) -> str:
+    """End *text* as a sentence ends, once: what others wrote often has its mark already."""
+    text = text.rstrip()
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
+
+
 class PgBrokerError(Exception):
     """Base of all pgbroker errors. `code` is stable, `details` keeps the data behind the message."""
 
@@ -27,7 +33,7 @@ class InvalidSetting(PgBrokerError):
     code = "invalid_setting"
 
     def __init__(self, key: str, trouble: str, cure: str) -> None:
-        super().__init__(f"PGBROKER[{key!r}] {trouble}. {cure}", key=key)
+        super().__init__(f"{sentence(f'PGBROKER[{key!r}] {trouble}')} {cure}", key=key)
         self.key, self.trouble, self.cure = key, trouble, cure
 
 
@@ -37,7 +43,7 @@ class InvalidOption(PgBrokerError, ValueError):
     code = "invalid_option"
 
     def __init__(self, field: str, trouble: str, cure: str) -> None:
-        super().__init__(f"{field} {trouble}. {cure}", field=field)
+        super().__init__(f"{field} {sentence(trouble)} {cure}", field=field)
         self.field, self.trouble, self.cure = field, trouble, cure
 
 
@@ -47,25 +53,32 @@ class InvalidArgument(PgBrokerError, TypeError):
     code = "invalid_argument"
 
     def __init__(self, path: str, trouble: str, cure: str) -> None:
-        super().__init__(f"argument '{path}' {trouble}. {cure}", path=path)
+        super().__init__(f"argument '{path}' {sentence(trouble)} {cure}", path=path)
         self.path, self.trouble, self.cure = path, trouble, cure
 
 
 class PayloadTooLarge(PgBrokerError, ValueError):
-    """The encoded arguments are larger than `MAX_PAYLOAD_BYTES`, or with `BODY_STORAGE` than any body may be."""
+    """
+    The encoded arguments are larger than `MAX_PAYLOAD_BYTES`, or with `BODY_STORAGE` than any body may be.
+
+    `size` is None where the encoding stopped at the limit, so that nobody knows it.
+    """
 
     code = "payload_too_large"
 
-    def __init__(self, size: int, limit: int, *, of_body: bool = False) -> None:
+    def __init__(self, size: int | None, limit: int, *, of_body: bool = False) -> None:
         super().__init__(
-            f"the arguments take {size} bytes, more than a body may have ({limit}). Store the data and pass its id."
-            if of_body
-            else f"the arguments take {size} bytes, more than MAX_PAYLOAD_BYTES ({limit}). "
-            "Store the data and pass its id, raise the limit, or set BODY_STORAGE.",
+            f"the arguments {_beyond(size, limit, '' if of_body else 'MAX_PAYLOAD_BYTES')} "
+            f"Store the data and pass its id{'.' if of_body else ', raise the limit, or set BODY_STORAGE.'}",
             size=size,
             limit=limit,
         )
         self.size, self.limit = size, limit
+
+
+def _beyond(size: int | None, limit: int, setting: str) -> str:
+    take = f"take {size} bytes, more than {limit}" if size is not None else f"take more than {limit} bytes"
+    return f"{take} ({setting})." if setting else f"{take}, the most a body may have."
 
 
 class UndecodableArgument(PgBrokerError):
@@ -85,12 +98,10 @@ class ResultTooLarge(PgBrokerError, ValueError):
 
     code = "result_too_large"
 
-    def __init__(self, size: int, limit: int, *, of_body: bool = False) -> None:
+    def __init__(self, size: int | None, limit: int, *, of_body: bool = False) -> None:
         super().__init__(
-            f"the result takes {size} bytes, more than a body may have ({limit}). Store it and return its id."
-            if of_body
-            else f"the result takes {size} bytes, more than MAX_RESULT_BYTES ({limit}). "
-            "Store it and return its id, raise the limit, or set BODY_STORAGE.",
+            f"what the handler returned would {_beyond(size, limit, '' if of_body else 'MAX_RESULT_BYTES')} "
+            f"Store it and return its id{'.' if of_body else ', raise the limit, or set BODY_STORAGE.'}",
             size=size,
             limit=limit,
         )
@@ -102,7 +113,9 @@ class BodyNotStored(PgBrokerError):
     code = "body_not_stored"
 
     def __init__(self, trouble: str) -> None:
-        super().__init__(f"the body was not stored: {trouble}. Look at BODY_STORAGE and its storage.")
+        super().__init__(
+            f"the body was not stored: {sentence(trouble)} Look at BODY_STORAGE and its storage."
+        )
 
 
 class BodyUnreadable(PgBrokerError):
@@ -112,7 +125,8 @@ class BodyUnreadable(PgBrokerError):
 
     def __init__(self, name: str, trouble: str) -> None:
         super().__init__(
-            f"body {name} cannot be read: {trouble}. Look at BODY_STORAGE and its storage.", name=name
+            f"body {name} cannot be read: {sentence(trouble)} Look at BODY_STORAGE and its storage.",
+            name=name,
         )
 
 
@@ -185,7 +199,8 @@ class IdempotencyConflict(PgBrokerError):
             + (
                 ", and the call asked to reject what is there already. Leave on_conflict out to get that job."
                 if same_body
-                else " with a different body. Use another key, or enqueue the same arguments and options."
+                else " with a different body. Use another key, or give the same options and the same arguments "
+                "in the same way: by position and by name are two bodies."
             ),
             key=key,
             job_id=job_id,

@@ -7,7 +7,7 @@ from django import forms
 
 from pgbroker import reports
 from pgbroker.conf import KEYS, settings
-from pgbroker.errors import InvalidOption, InvalidSetting
+from pgbroker.errors import InvalidOption, InvalidSetting, sentence
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.models import JobType, Queue
 from pgbroker.registry import checked_queue
@@ -85,7 +85,7 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
         try:
             name = checked_queue(self.cleaned_data["name"])
         except InvalidOption as error:
-            raise forms.ValidationError(f"This {error.trouble}. {error.cure}") from error
+            raise forms.ValidationError(f"This {sentence(error.trouble)} {error.cure}") from error
         if Queue.objects.filter(name=name).exists():
             raise forms.ValidationError("There is a queue of this name.")
         return name

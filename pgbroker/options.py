@@ -8,6 +8,7 @@ from typing import Any
 
 from pgbroker.errors import InvalidOption
 from pgbroker.policy.backoff import Backoff, backoff_from
+from pgbroker.policy.durations import seconds_of
 
 SCOPES = ("held", "live", "retained")
 ON_CONFLICT = ("return", "reject")
@@ -80,11 +81,15 @@ def duration(field: str, value: Any, *, longest: timedelta = LONGEST_TIMEOUT) ->
         try:
             value = timedelta(seconds=value)
         except (OverflowError, ValueError):
-            raise InvalidOption(field, f"is {value!r} seconds", f"Give at most {longest}.") from None
+            raise InvalidOption(
+                field, f"is {value!r} seconds", f"Give at most {seconds_of(longest)}."
+            ) from None
     if not isinstance(value, timedelta):
         raise InvalidOption(field, f"is {value!r}", "Give seconds or a timedelta.")
     if not timedelta(0) < value <= longest:
-        raise InvalidOption(field, f"is {value}", f"Give more than zero and at most {longest}.")
+        raise InvalidOption(
+            field, f"is {seconds_of(value)}", f"Give more than zero and at most {seconds_of(longest)}."
+        )
     return value
 
 

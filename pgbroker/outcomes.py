@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pgbroker.errors import InvalidOption
 from pgbroker.lease import Lease
+from pgbroker.policy.durations import seconds_of
 from pgbroker.states import AttemptState
 
 
@@ -18,7 +19,7 @@ def _delay(field: str, value: timedelta | float | int | None) -> timedelta | Non
         return None
     delay = value if isinstance(value, timedelta) else timedelta(seconds=value)
     if delay < timedelta(0):
-        raise InvalidOption(field, f"is negative ({delay})", "Give a delay of zero or more.")
+        raise InvalidOption(field, f"is negative ({seconds_of(delay)})", "Give a delay of zero or more.")
     return delay
 
 

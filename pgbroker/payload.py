@@ -21,6 +21,7 @@ from pgbroker.errors import (
     ResultNotSerializable,
     ResultTooLarge,
     UndecodableArgument,
+    sentence,
 )
 from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.json_scalars import ANYTHING, LENIENT, Codec
@@ -40,8 +41,9 @@ _dump_sorted = json.JSONEncoder(
 _Convert = Callable[[Codec, Any], Any]
 
 _VERSION_CURE = (
-    "The job was stored by other code: keep the old parameter until its jobs have run, "
-    "give a new parameter a default, and give a changed one a new name."
+    "The job was stored by other code, or from SQL. Of code: keep the old parameter until its jobs have run, "
+    "give a new parameter a default, and give a changed one a new name. From SQL: enqueue with the names and "
+    "values that the handler takes."
 )
 
 
@@ -174,8 +176,8 @@ def encode(
         size = size_of(_dump(envelope))
     except Refused as refused:
         raise InvalidArgument(refused.path, refused.trouble, refused.cure) from refused.__cause__
-    except TooLarge as error:
-        raise PayloadTooLarge(error.size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES) from None
+    except TooLarge:
+        raise PayloadTooLarge(None, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES) from None
     if size > limit_bytes:
         raise PayloadTooLarge(size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES)
     return envelope, size
@@ -225,7 +227,7 @@ def _decode_carefully(signature: Signature, args: Any, kwargs: Any) -> tuple[lis
         return _bind(signature, args, kwargs, lambda codec, value: codec.read(value))
     except Refused as refused:
         raise UndecodableArgument(
-            f"argument {refused.path} of {signature.name} {refused.trouble}. {refused.cure} {_VERSION_CURE}",
+            f"argument {refused.path} of {signature.name} {sentence(refused.trouble)} {refused.cure} {_VERSION_CURE}",
             path=refused.path,
             handler=signature.name,
         ) from refused.__cause__
@@ -317,10 +319,11 @@ def encode_result(value: Any, *, return_hint: Codec | None, limit_bytes: int) ->
     except Refused as refused:
         path = f"result{refused.path}"
         raise ResultNotSerializable(
-            f"{path} {refused.trouble}. Return JSON data, or annotate what the handler returns.", path=path
+            f"{path} {sentence(refused.trouble)} Return JSON data, or annotate what the handler returns.",
+            path=path,
         ) from refused.__cause__
-    except TooLarge as error:
-        raise ResultTooLarge(error.size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES) from None
+    except TooLarge:
+        raise ResultTooLarge(None, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES) from None
     except BaseException as error:  # SystemExit from an __iter__ must not end the worker
         raise ResultNotSerializable(
             f"the result raised {type_name(error)} when it was read. Return plain JSON data.", path="result"

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from django.apps import apps
@@ -25,6 +25,7 @@ from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
 from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types, table_exists
 from pgbroker.options import Options, duration, whole
 from pgbroker.policy.backoff import Backoff, backoff_from
+from pgbroker.policy.durations import seconds_of
 
 if TYPE_CHECKING:
     from pgbroker.compat import TaskResult
@@ -96,10 +97,17 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
             delay = given.pop("run_after")
             if delay < timedelta(0):
                 raise InvalidOption(
-                    "run_after", f"is negative ({delay})", "Give a timedelta of zero or more."
+                    "run_after", f"is negative ({seconds_of(delay)})", "Give a timedelta of zero or more."
                 )
             given.update(delay=delay, run_after=None)
         elif "run_after" in given:
+            # Django only looks whether it is aware, and fails on anything that is no datetime.
+            if not isinstance(given["run_after"], datetime):
+                raise InvalidOption(
+                    "run_after",
+                    f"is {given['run_after']!r}",
+                    "Give a timezone-aware datetime, or a timedelta from now such as timedelta(seconds=30).",
+                )
             given["delay"] = None
         return replace(self, **given)
 

@@ -702,6 +702,10 @@ def shared(levels: int, leaf: Any) -> Any:
     return value
 
 
+def size_of_call(value):
+    return encode(handler(type(value)), (), {"x": value}, limit_bytes=LIMIT)[1]
+
+
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
@@ -719,7 +723,12 @@ def test_a_payload_above_the_limit_is_refused_without_being_built(value, hint):
     with pytest.raises(PayloadTooLarge) as caught:
         encode(handler(hint), (), {"x": value}, limit_bytes=1000)
 
-    assert caught.value.size > caught.value.limit == 1000
+    assert caught.value.limit == 1000
+    # Nobody counts on from the limit, and a size that is named is the true one: that of the wide text.
+    size = None if value != "é" * 501 else size_of_call("é" * 501)
+    take = "take more than 1000 bytes" if size is None else f"take {size} bytes, more than 1000"
+    assert caught.value.size == size
+    assert f"{take} (MAX_PAYLOAD_BYTES). Store" in str(caught.value)
 
 
 def test_a_payload_of_exactly_the_limit_is_taken():
@@ -727,8 +736,10 @@ def test_a_payload_of_exactly_the_limit_is_taken():
     _, size = encode(signature, (), {"x": "a" * 100}, limit_bytes=LIMIT)
 
     assert encode(signature, (), {"x": "a" * 100}, limit_bytes=size)[1] == size
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLarge) as caught:
         encode(signature, (), {"x": "a" * 100}, limit_bytes=size - 1)
+    assert caught.value.size == size
+    assert f"take {size} bytes, more than {size - 1} (MAX_PAYLOAD_BYTES)." in str(caught.value)
 
 
 def test_the_envelope_shares_nothing_with_the_arguments():
@@ -845,7 +856,7 @@ def test_a_result_of_any_kind_raises_no_other_error(value):
     "value", ["x" * 50_000_000, Endless(), shared(40, 1), [""] * 200_000], ids=lambda one: ""
 )
 def test_a_result_above_the_limit_is_refused(value):
-    with pytest.raises(ResultTooLarge):
+    with pytest.raises(ResultTooLarge, match=r"take more than \d+ bytes \(MAX_RESULT_BYTES\)\. Store it"):
         result(value)
 
 

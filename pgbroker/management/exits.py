@@ -15,6 +15,7 @@ from pgbroker.errors import (
     NotPostgreSQL,
     PgBrokerError,
     SchemaTooOld,
+    sentence,
 )
 
 ERROR, CONFIGURATION, UNREACHABLE, SCHEMA_TOO_OLD = 1, 2, 3, 4
@@ -62,7 +63,7 @@ def errors_of_a_command(alias: str) -> Iterator[None]:
 def unreachable(alias: str, error: Exception) -> DatabaseUnreachable:
     """Make the error of a database that does not answer."""
     return DatabaseUnreachable(
-        f"database alias {alias!r} cannot be reached: {str(error).strip()}. "
+        f"database alias {alias!r} cannot be reached: {sentence(str(error))} "
         f"Look at DATABASES[{alias!r}] and whether PostgreSQL runs.",
         alias=alias,
     )

@@ -65,11 +65,7 @@ def refused_at(step: str, trouble: str, cure: str) -> Refused:
 
 
 class TooLarge(Exception):
-    """The value takes more than the bytes allowed; found before all of it was written."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.size = size
+    """The value takes more than the bytes allowed; found before all of it was written, so nobody knows its size."""
 
 
 class Walk:
@@ -90,7 +86,7 @@ class Walk:
         """Count *size* bytes; raise `TooLarge` when none are left."""
         self.left -= size
         if self.left < 0:
-            raise TooLarge(self.limit - self.left)
+            raise TooLarge
 
     def enter(self, length: int) -> None:
         """Go into a container of *length* items."""
@@ -166,7 +162,7 @@ def write_text(value: str, walk: Walk) -> str:
     """Return *value*, a str, when PostgreSQL can store it."""
     walk.left -= len(value)
     if walk.left < 0:
-        raise TooLarge(walk.limit - walk.left)
+        raise TooLarge
     if "\x00" in value:
         raise Refused("contains the NUL character, which PostgreSQL cannot store", "Remove U+0000.")
     if not value.isascii():

@@ -110,7 +110,9 @@ def test_what_no_body_may_have_is_refused(folder: Path, monkeypatch: pytest.Monk
     for module in ("pgbroker.bodies", "pgbroker.payload"):
         monkeypatch.setattr(f"{module}.LARGEST_BYTES", 2000)
 
-    with pytest.raises(PayloadTooLarge, match="more than a body may have"):
+    with pytest.raises(
+        PayloadTooLarge, match=r"more than 2000, the most a body may have\. Store the data and pass its id\.$"
+    ):
         echo.enqueue("x" * 2000)
     assert files_in(folder) == []
 
