@@ -17,7 +17,7 @@ from pgbroker.errors import (
 from pgbroker.lifecycle import pause as pausing
 from pgbroker.lifecycle.cancel import Cancelled, cancel_many
 from pgbroker.lifecycle.clock import database_time
-from pgbroker.lifecycle.declare import list_queues
+from pgbroker.lifecycle.declare import list_queues, type_ids
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
 from pgbroker.options import duration as checked_duration
@@ -124,6 +124,7 @@ def redrive(
 
     Each gets *attempts* more (None: as many as were declared for it). In pages, each committed by
     itself unless the caller has a transaction open; what ends meanwhile is not taken a second time.
+    Raises `UnknownQueue`, `UnknownJobType`, `InvalidOption`.
     """
     return sum(
         len([answer for answer in page if answer.outcome == "retried"])
@@ -139,6 +140,21 @@ def redrive(
     )
 
 
+def resolve(queue: str | None, job_type: str | None, *, using: str) -> tuple[int | None, int | None]:
+    """Return the ids behind names, which a filter must not mistype; raises `UnknownQueue` or `UnknownJobType`."""
+    queue_id = type_id = None
+    if queue is not None:
+        known = {each.name: each.id for each in list_queues(using=using)}
+        queue_id = known.get(queue)
+        if queue_id is None:
+            raise UnknownQueue(queue, known)
+    if job_type is not None:
+        type_id = type_ids([job_type], using=using).get(job_type)
+        if type_id is None:
+            raise UnknownJobType(job_type)
+    return queue_id, type_id
+
+
 def redrive_pages(
     *,
     status: Status = Status.DEAD_LETTER,
@@ -149,8 +165,9 @@ def redrive_pages(
     limit: int | None = None,
     using: str | None = None,
 ) -> Iterator[list[Retried]]:
-    """Redrive page by page, for callers that show progress."""
+    """Redrive page by page, for callers that show progress; raises what `redrive` raises with the first page."""
     alias = using or settings().DATABASES[0]
+    resolve(queue, job_type, using=alias)
     if status not in (Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED):
         raise InvalidOption("status", f"is {status!r}", "Choose failed, dead_letter or cancelled.")
     if attempts is not None:

@@ -53,7 +53,8 @@ def short(text: str | None) -> str:
 def describe_job(story: reports.Story, *, now: datetime) -> dict[str, Any]:
     """Return what the page of a job shows."""
     job = story.job
-    facts = [(name.replace("_", " ").removesuffix(" id"), getattr(job, name)) for name in FACTS]
+    values = {**job._asdict(), "worker_id": reports.who_runs(job)}
+    facts = [(name.replace("_", " ").removesuffix(" id"), values[name]) for name in FACTS]
     attempts = [
         {
             **each._asdict(),

@@ -308,13 +308,21 @@ def moments(story: Story) -> list[Moment]:
             ended = "handed back, attempt not counted"
         told.append(Moment(each.completed_at, f"attempt {each.attempt_no} {ended}", each.error_code or ""))
     if job.status == Status.RUNNING and job.leased_at is not None:
-        told.append(
-            Moment(job.leased_at, f"attempt {job.attempt_count} claimed", f"by worker {job.worker_id}")
-        )
+        told.append(Moment(job.leased_at, f"attempt {job.attempt_count} claimed", f"by {who_runs(job)}"))
     told += [Moment(each.occurred_at, f"→ {event_label(each.event)}") for each in story.changes]
     if job.cancel_requested_at is not None and job.status == Status.RUNNING:
         told.append(Moment(job.cancel_requested_at, "cancel requested", job.reason or ""))
     return in_order(told)
+
+
+def who_runs(job: Job) -> str | None:
+    """Name the worker that has a job as the list of workers does, with its process and id; None without one."""
+    if job.worker_id is None:
+        return None
+    if job.worker is None:
+        return str(job.worker_id)
+    process = "" if job.worker == job.worker_process else f"{job.worker_process}, "
+    return f"{job.worker} ({process}{job.worker_id})"
 
 
 def spans(story: Story) -> list[Span]:

@@ -24,6 +24,9 @@ class Job(NamedTuple):
     max_attempts: int
     crash_count: int
     worker_id: UUID | None
+    # The name of that worker, and its process as host:pid, while its row is there.
+    worker: str | None
+    worker_process: str | None
     leased_at: datetime | None
     cancel_requested_at: datetime | None
     deadline_at: datetime | None

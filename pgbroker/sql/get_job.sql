@@ -3,8 +3,8 @@
 --   job_id  uuid  the job
 --
 -- Scope:  tenant
--- Rows:   one when this tenant has the job: the job, its payload, why it was ended without an attempt, and its
---         executions as a JSON array, oldest first.
+-- Rows:   one when this tenant has the job: the job, its payload, the name of the worker that runs it and its
+--         process (host:pid), why it was ended without an attempt, and its executions as a JSON array, oldest first.
 -- Locks:  none.
 -- Index:  job_pkey, execution_job.
 select
@@ -20,6 +20,8 @@ select
     job.max_attempts,
     job.crash_count,
     job.worker_id,
+    worker.name as worker,
+    worker.host || ':' || worker.pid as worker_process,
     job.leased_at,
     job.cancel_requested_at,
     job.deadline_at,
@@ -60,4 +62,5 @@ join pgbroker.job_payload as payload on payload.job_id = job.id
 join pgbroker.queue on queue.id = job.queue_id
 join pgbroker.job_type on job_type.id = job.job_type_id
 left join pgbroker.job_state on job_state.job_id = job.id
+left join pgbroker.worker on worker.id = job.worker_id
 where job.id = %(job_id)s

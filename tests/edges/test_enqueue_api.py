@@ -10,15 +10,20 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.utils import timezone
 
-from pgbroker import Backoff, enqueue, enqueue_many, get_job, job, tenant_context
+from pgbroker import Backoff, Snooze, enqueue, enqueue_many, get_job, job, redrive, tenant_context
 from pgbroker.errors import (
+    BodyNotStored,
+    BodyUnreadable,
     IdempotencyConflict,
     InvalidArgument,
     InvalidOption,
+    InvalidSetting,
     JobNotFound,
     PayloadTooLarge,
+    UnknownJobType,
     UnknownQueue,
 )
+from pgbroker.management.exits import unreachable
 from pgbroker.models import Job, JobType, Queue
 from pgbroker.states import Status
 from pgbroker.testing import guards_off
@@ -135,6 +140,21 @@ def test_the_same_key_and_body_is_the_same_job_and_another_body_is_refused() -> 
         keyed.enqueue(2, month=date(2026, 1, 1))
     assert refused.value.code == "idempotency_conflict"
     assert str(refused.value.job_id) == first.id
+    with pytest.raises(IdempotencyConflict, match="by position and by name are two bodies"):
+        keyed.enqueue(customer_id=1, month=date(2026, 1, 1))
+
+
+def test_a_held_key_gives_the_stored_job_whatever_else_the_second_call_asks_for() -> None:
+    keyed = note.options(idempotency_key="x")
+    first = keyed.enqueue("a")
+
+    again = keyed.using(run_after=timedelta(hours=1)).options(timeout=5, deadline=60).enqueue("a")
+    # A queue of another declaration: one that exists.
+    elsewhere = keyed.using(queue_name="api-reports").enqueue("a")
+
+    assert (again.id, elsewhere.id) == (first.id, first.id)
+    stored = get_job(first.id)
+    assert (stored.queue, stored.status, stored.deadline_at) == ("default", Status.READY, None)
 
 
 def test_a_refusal_leaves_the_callers_transaction_usable() -> None:
@@ -224,8 +244,60 @@ def test_a_run_after_may_be_a_timedelta_by_the_database_s_clock() -> None:
     stored = get_job(note.using(run_after=timedelta(minutes=5)).enqueue("later").id)
 
     assert stored.available_at == stored.created_at + timedelta(minutes=5)
-    with pytest.raises(InvalidOption, match="negative"):
+    with pytest.raises(InvalidOption, match=r"run_after is negative \(-1 s\)"):
         note.using(run_after=timedelta(seconds=-1))
+
+
+@pytest.mark.parametrize("value", [30, 0.5, "tomorrow", date(2026, 1, 1)])
+def test_a_run_after_that_is_no_instant_is_refused_with_the_cure(value: object) -> None:
+    with pytest.raises(InvalidOption, match="timezone-aware datetime") as refused:
+        note.using(run_after=value)
+
+    assert refused.value.field == "run_after"
+    assert repr(value) in refused.value.trouble
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (-1, "timeout is -1 s. Give more than zero and at most 2592000 s."),
+        (timedelta(seconds=-0.25), "timeout is -0.25 s. Give more than zero and at most 2592000 s."),
+        (timedelta(days=31), "timeout is 2678400 s. Give more than zero and at most 2592000 s."),
+    ],
+)
+def test_a_duration_out_of_its_range_is_told_in_seconds(value: object, says: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        note.options(timeout=value)
+
+    assert str(refused.value) == says
+
+
+def test_a_verdicts_negative_delay_is_told_in_seconds() -> None:
+    with pytest.raises(InvalidOption, match=r"Snooze.delay is negative \(-1 s\)"):
+        Snooze(-1)
+
+
+def test_a_filter_that_names_nothing_is_no_filter_that_matches_nothing() -> None:
+    with pytest.raises(UnknownQueue, match="Did you mean 'api-reports'"):
+        redrive(queue="api-report")
+    with pytest.raises(UnknownJobType, match=r"no\.such"):
+        redrive(job_type="no.such")
+
+
+@pytest.mark.parametrize("end", [".", "?", "!", "…", ""])
+def test_a_message_that_quotes_another_ends_its_sentence_once(end: str) -> None:
+    trouble = f"is odd{end}"
+    told = [
+        InvalidOption("x", trouble, "Cure."),
+        InvalidSetting("X", trouble, "Cure."),
+        InvalidArgument("x", trouble, "Cure."),
+        BodyNotStored(trouble),
+        BodyUnreadable("x", trouble),
+        unreachable("default", OSError(trouble + "\n")),
+    ]
+
+    for each in told:
+        assert f"is odd{end or '.'} " in each.message
 
 
 def test_an_option_at_the_wrong_door_is_shown_the_right_one() -> None:

@@ -9,9 +9,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from pgbroker import control, reports
 from pgbroker.bodies import Reference
-from pgbroker.errors import JobNotFound, UnknownJobType, UnknownQueue
+from pgbroker.errors import JobNotFound
 from pgbroker.lifecycle.cancel import cancel_many
-from pgbroker.lifecycle.declare import list_queues, type_ids
 from pgbroker.lifecycle.retry import retry_many
 from pgbroker.management import exits
 from pgbroker.management.arguments import (
@@ -114,7 +113,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         }
 
     def do_list(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
-        queue_id, type_id = resolve(asked["queue"], asked["job_type"], alias)
+        queue_id, type_id = control.resolve(asked["queue"], asked["job_type"], using=alias)
         jobs = reports.list_jobs(
             queue_id=queue_id,
             type_id=type_id,
@@ -177,7 +176,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             ("due", job.available_at),
             ("deadline", job.deadline_at),
             ("finished", job.finished_at),
-            ("worker", job.worker_id),
+            ("worker", reports.who_runs(job)),
             ("idempotency key", job.idempotency_key),
             ("correlation id", job.correlation_id),
             ("reason", " ".join(filter(None, (job.reason_code, job.reason)))),
@@ -272,7 +271,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         }
 
     def do_redrive(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
-        resolve(asked["queue"], asked["job_type"], alias)
+        control.resolve(asked["queue"], asked["job_type"], using=alias)
         narrowed = {name: asked[name] for name in ("status", "queue", "job_type", "error_code")}
         most = min(asked["limit"] or COUNT_MAX, COUNT_MAX)
         count = reports.count_ended(**narrowed, limit=most, using=alias)
@@ -301,20 +300,6 @@ broker_jobs redrive --type shop.send_invoice --dry-run
 
     def _confirms(self, question: str) -> bool:
         return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
-
-
-def resolve(queue: str | None, job_type: str | None, alias: str) -> tuple[int | None, int | None]:
-    """Return the ids behind names; raises `UnknownQueue` or `UnknownJobType`."""
-    queue_id = type_id = None
-    if queue is not None:
-        queue_id = {each.name: each.id for each in list_queues(using=alias)}.get(queue)
-        if queue_id is None:
-            raise UnknownQueue(queue)
-    if job_type is not None:
-        type_id = type_ids([job_type], using=alias).get(job_type)
-        if type_id is None:
-            raise UnknownJobType(job_type)
-    return queue_id, type_id
 
 
 def short_json(value: Any) -> str:
