@@ -20,7 +20,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.views.decorators.http import require_POST
@@ -36,9 +35,9 @@ from pgbroker.changelists import (
     badge,
     broker_alias,
     day_and_time,
-    filter_by_name,
     find_jobs,
     look_at_queues,
+    redrive_of_list,
 )
 from pgbroker.forms import PauseForm, QueueForm, ReasonForm, RedriveForm, bounded
 from pgbroker.lifecycle.cancel import cancel_many
@@ -69,6 +68,7 @@ class JobAdmin(LookOnly):
         "priority",
         "shown_created",
         "shown_finished",
+        "shown_error",
     )
     list_filter = (ByStatus, ByQueue, ByType)
     list_select_related = ("job_type", "queue")
@@ -77,7 +77,8 @@ class JobAdmin(LookOnly):
     sortable_by = ()
     search_fields = ("id",)
     search_help_text = "The exact id of a job, or the exact idempotency key that it holds."
-    actions = ("retry_selected", "cancel_selected", "redrive_selected")
+    # A redrive is no action: an action is for rows that are ticked, and it takes all that match.
+    actions = ("retry_selected", "cancel_selected")
 
     @admin.display(description="job")
     def shown_job(self, job: Job) -> SafeString:
@@ -100,6 +101,10 @@ class JobAdmin(LookOnly):
     def shown_finished(self, job: Job) -> SafeString | str:
         return day_and_time(job.finished_at)
 
+    @admin.display(description="error")
+    def shown_error(self, job: Any) -> str:
+        return job.error_code or "-"
+
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgbroker.retry_job")
 
@@ -117,7 +122,7 @@ class JobAdmin(LookOnly):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         shown = {
             "title": f"Jobs of tenant {current_tenant()}",
-            "may_redrive": self.has_retry_permission(request),
+            "redrive": redrive_of_list(request.GET) if self.has_retry_permission(request) else None,
         }
         return super().changelist_view(request, {**shown, **(extra_context or {})})
 
@@ -177,11 +182,6 @@ class JobAdmin(LookOnly):
         return self._confirm_cancel(
             request, list(queryset.values_list("pk", flat=True)[:ACTION_MAX]), request.get_full_path()
         )
-
-    @admin.action(description="Redrive all dead letters of this filter…", permissions=["retry"])
-    def redrive_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
-        chosen = urlencode(filter_by_name(request.GET))
-        return HttpResponseRedirect(f"{reverse('admin:pgbroker_job_redrive')}?{chosen}")
 
     def _retry(self, request: HttpRequest, ids: Sequence[UUID], *, attempts: int | None) -> None:
         answers = retry_many(ids, attempts=attempts, using=broker_alias())
@@ -372,8 +372,8 @@ class WorkerAdmin(LookOnly):
         "running",
         "held",
         "shown_queues",
-        "heartbeat_at",
-        "started_at",
+        "shown_heartbeat",
+        "shown_start",
     )
     ordering = ("-started_at",)
     sortable_by = ()
@@ -397,10 +397,22 @@ class WorkerAdmin(LookOnly):
     def shown_queues(self, worker: Worker) -> str:
         return ", ".join(worker.queues)
 
+    @admin.display(description="heartbeat")
+    def shown_heartbeat(self, worker: Worker) -> SafeString | str:
+        return day_and_time(worker.heartbeat_at)
+
+    @admin.display(description="started")
+    def shown_start(self, worker: Worker) -> SafeString | str:
+        return day_and_time(worker.started_at)
+
 
 @admin.register(JobType)
 class JobTypeAdmin(LookOnly):
     """Job types, as code declared them last."""
 
-    list_display = ("name", "version", "aliases", "last_seen_at")
+    list_display = ("name", "version", "aliases", "shown_last_seen")
     sortable_by = ()
+
+    @admin.display(description="last seen")
+    def shown_last_seen(self, job_type: JobType) -> SafeString | str:
+        return day_and_time(job_type.last_seen_at)

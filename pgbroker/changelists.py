@@ -1,9 +1,9 @@
 """How the admin lists: the filters, a page by keyset, and rows with what is cheap to know of them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.contrib import admin
@@ -13,8 +13,9 @@ from django.db import OperationalError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 from psycopg.errors import QueryCanceled
@@ -22,7 +23,8 @@ from psycopg.errors import QueryCanceled
 from pgbroker import reports
 from pgbroker.conf import settings
 from pgbroker.lifecycle.declare import list_queues
-from pgbroker.models import Idempotency, JobType
+from pgbroker.models import Execution, Idempotency, JobState, JobType
+from pgbroker.states import RETRYABLE, Status
 from pgbroker.tenancy import current_tenant
 
 # A filtered list looks everywhere for so long; then only at so many jobs, with a link to look further.
@@ -157,6 +159,9 @@ class KeysetChangeList(ChangeList):
         if rows is None:
             rows, edge = self._look_near()
         self.result_list = rows[: self.list_per_page]
+        errors = find_errors([job.pk for job in self.result_list])
+        for job in self.result_list:
+            job.error_code = errors.get(job.pk)
         after = rows[-2].pk if len(rows) > self.list_per_page else edge
         self.next_page = self.get_query_string({PAGE_VAR: str(after)}) if after else None
         self.looked_at = WINDOW if edge else None
@@ -219,6 +224,39 @@ def find_jobs(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
         types = list(JobType.objects.using(broker_alias()).values_list("id", flat=True))
         holders = Idempotency.objects.using(broker_alias()).filter(job_type_id__in=types, key=term)
         return queryset.filter(pk__in=list(holders.values_list("job_id", flat=True)))
+
+
+def find_errors(ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Return the code of what went wrong last with each of these jobs, as `broker_jobs list` shows it."""
+    using = broker_alias()
+    last = (
+        Execution.objects.using(using)
+        .filter(job_id__in=ids)
+        .order_by("job_id", "-attempt_no", "-completed_at")
+        .distinct("job_id")
+        .values_list("job_id", "error_code")
+    )
+    states = JobState.objects.using(using).filter(pk__in=ids).values_list("pk", "reason_code")
+    return {job_id: code for job_id, code in (*last, *states) if code}
+
+
+class Redrive(NamedTuple):
+    """The button above a list of jobs: what it says, and where it leads."""
+
+    label: str
+    url: str
+
+
+def redrive_of_list(chosen: QueryDict) -> Redrive:
+    """Offer a redrive of what the filters of the list let through: dead letters unless another end is chosen."""
+    narrowed = filter_by_name(chosen)
+    ends = {str(int(status)): status for status in RETRYABLE}
+    status = ends.get(chosen.get("status", ""), Status.DEAD_LETTER)
+    what = "dead letters" if status == Status.DEAD_LETTER else f"{status.label} jobs"
+    return Redrive(
+        f"Redrive {what}{' of this filter' if narrowed else ''}…",
+        f"{reverse('admin:pgbroker_job_redrive')}?{urlencode({'status': status.label, **narrowed})}",
+    )
 
 
 def filter_by_name(chosen: QueryDict) -> dict[str, str]:

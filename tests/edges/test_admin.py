@@ -39,7 +39,7 @@ pytestmark = pytest.mark.django_db
 
 LIST = reverse("admin:pgbroker_job_changelist")
 # What a page costs at most, session and user included. A page must not cost a query more per row.
-LIST_QUERIES, JOB_QUERIES, QUEUES_QUERIES, QUEUE_QUERIES, WORKERS_QUERIES = 8, 8, 9, 9, 6
+LIST_QUERIES, JOB_QUERIES, QUEUES_QUERIES, QUEUE_QUERIES, WORKERS_QUERIES = 10, 8, 9, 9, 6
 
 
 def staff(*permissions: str) -> Client:
@@ -248,6 +248,23 @@ def test_the_list_tells_in_short_when_a_job_was_made_and_ended(root):
         assert f'<span class="pgb-when">{here:%Y-%m-%d}</span> {here:%H:%M:%S}</td>' in text
 
 
+def test_the_list_tells_what_went_wrong_last(root):
+    again = enqueue_one()
+    settle_one(failed(claim_one()))
+    fine = enqueue_one()
+    cancelled = enqueue_one()
+    control.cancel(cancelled)
+
+    listed = root.get(LIST).context["cl"].result_list
+
+    assert {job.pk: job.error_code for job in listed} == {
+        again: "boom",
+        fine: None,
+        cancelled: reports.list_jobs(limit=1, using="default")[0].error_code,
+    }
+    assert "boom" in root.get(LIST).content.decode()
+
+
 # ------------------------------------------------------------------ one job
 
 
@@ -393,10 +410,9 @@ def test_a_redrive_says_how_many_and_takes_those_of_the_filter(root):
     other = JobFactory(dead_letter=True, queue_id=queue_id("mail"))
     url = reverse("admin:pgbroker_job_redrive")
 
-    sent = root.post(
-        f"{LIST}?queue={queue_id()}", {"action": "redrive_selected", "_selected_action": [str(dead[0])]}
-    )
-    asked = root.get(sent.url)
+    offered = root.get(f"{LIST}?queue={queue_id()}").context["redrive"]
+    asked = root.get(offered.url)
+    assert offered.label == "Redrive dead letters of this filter…"
     assert asked.context["count"] == 3
     assert all(status(each) == Status.DEAD_LETTER for each in dead)
     response = root.post(url, {"status": "dead_letter", "queue": "default"}, follow=True)
@@ -405,6 +421,31 @@ def test_a_redrive_says_how_many_and_takes_those_of_the_filter(root):
     assert all(status(each) == Status.READY for each in dead)
     assert status(other.pk) == Status.DEAD_LETTER
     assert LogEntry.objects.count() == 3
+
+
+@pytest.mark.parametrize(
+    ("chosen", "label", "count"),
+    [
+        ("", "Redrive dead letters…", 1),
+        (f"status={Status.FAILED:d}", "Redrive failed jobs…", 2),
+        (f"status={Status.COMPLETED:d}", "Redrive dead letters…", 1),
+        ("queue=999&status=x", "Redrive dead letters…", 1),
+    ],
+)
+def test_a_redrive_needs_no_row_ticked_and_says_what_it_takes(root, chosen, label, count):
+    JobFactory(dead_letter=True)
+    for _ in range(2):
+        JobFactory(failed=True)
+
+    response = root.get(f"{LIST}?{chosen}", follow=True)
+    offered = response.context["redrive"]
+
+    assert offered.label == label
+    assert label in response.content.decode()
+    assert root.get(offered.url).context["count"] == count
+    assert "redrive" not in "".join(
+        name for name, _ in response.context["action_form"].fields["action"].choices
+    )
 
 
 def test_who_may_only_look_can_do_nothing(viewer):
@@ -424,7 +465,7 @@ def test_who_may_only_look_can_do_nothing(viewer):
         viewer.get(reverse("admin:pgbroker_job_add")),
     ]
 
-    for action in ("retry_selected", "cancel_selected", "redrive_selected", "delete_selected"):
+    for action in ("retry_selected", "cancel_selected", "delete_selected"):
         act(viewer, action, dead.pk, live.pk, confirmed="yes", reason="", post="yes")
     for action in ("pause_selected", "resume_selected", "delete_selected"):
         act(viewer, action, queue.pk, url=reverse("admin:pgbroker_queue_changelist"))
@@ -559,6 +600,8 @@ def test_workers_show_whether_they_live_by_the_databases_clock(root):
     }
     assert len(queries(captured)) <= WORKERS_QUERIES, queries(captured)
     worker = Worker.objects.get(name="one")
+    for at in (worker.heartbeat_at, worker.started_at):
+        assert f'<span class="pgb-when">{localtime(at):%Y-%m-%d}</span>' in response.content.decode()
     assert root.get(reverse("admin:pgbroker_worker_change", args=[worker.pk])).status_code == 200
     assert root.get(reverse("admin:pgbroker_worker_add")).status_code == 403
 
@@ -566,7 +609,9 @@ def test_workers_show_whether_they_live_by_the_databases_clock(root):
 def test_types_are_only_to_be_looked_at(root):
     number = type_id()
 
-    assert root.get(reverse("admin:pgbroker_jobtype_changelist")).status_code == 200
+    listed = root.get(reverse("admin:pgbroker_jobtype_changelist"))
+    assert listed.status_code == 200
+    assert '<span class="pgb-when">' in listed.content.decode()
     assert root.get(reverse("admin:pgbroker_jobtype_change", args=[number])).status_code == 200
     assert root.get(reverse("admin:pgbroker_jobtype_delete", args=[number])).status_code == 403
 
