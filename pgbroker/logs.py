@@ -23,10 +23,15 @@ def write(event: str, keys: dict[str, Any]) -> None:
         for name, value in keys.items()
         if value is not None and name not in _OBJECTS
     }
-    shown = " ".join(f"{name}={value}" for name, value in facts.items())
+    shown = " ".join(f"{name}={_short(value)}" for name, value in facts.items())
     # `name` and the like belong to the record itself.
     extra = {"event": event, **{key: facts.get(key) for key in telemetry.KEYS if key != "event"}}
     _log.log(level, "%s %s", sentence, shown, extra=extra, exc_info=keys.get("exception"))
+
+
+def _short(value: object) -> object:
+    """Write a measured number to the microsecond; the record's attribute keeps all of it."""
+    return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
 def _one_line(text: str) -> str:

@@ -1,5 +1,6 @@
 """One attempt in this process: its lease, its handler, and the one outcome it may have."""
 
+import asyncio
 import random
 import time
 from collections import deque
@@ -201,11 +202,17 @@ class Attempt:
         if state is AttemptState.TIMED_OUT:
             return self.timed_out(settings)
         described = describe_exception(error, limit_bytes=settings.MAX_ERROR_BYTES)
+        code, message = _code_of(error) or described.class_path, described.message
+        if isinstance(error, Retry):
+            code = "retry"
+        elif state is AttemptState.CANCELLED and isinstance(error, asyncio.CancelledError):
+            # How a coroutine hears of what `raise_if_cancelled` tells a thread: one thing, so one code.
+            code, message = AttemptCancelled.code, message or "the attempt was asked to stop: cancelled"
         return self._ended(
             state,
             delay=self.backoff(error, settings),
-            error_code="retry" if isinstance(error, Retry) else _code_of(error) or described.class_path,
-            error=described.message,
+            error_code=code,
+            error=message,
             traceback=described.traceback,
         )
 

@@ -67,6 +67,20 @@ def test_each_outcome_has_its_level_and_a_dead_letter_its_traceback(caplog: pyte
     assert dead.error_code == "builtins.ValueError"
 
 
+def test_a_measured_time_is_short_in_the_line_and_whole_in_the_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="pgbroker")
+
+    logs.write("attempt.settled", {"duration_seconds": 0.0017221489979419857, "status": "completed"})
+    logs.write("attempt.settled", {"duration_seconds": 30.0})
+
+    (measured, whole) = caplog.records
+    assert "duration_seconds=0.001722 status=completed" in measured.getMessage()
+    assert measured.duration_seconds == 0.0017221489979419857
+    assert whole.getMessage().endswith("duration_seconds=30")
+
+
 def test_at_the_default_level_only_failures_are_told(caplog: pytest.LogCaptureFixture) -> None:
     for task in (fine, fails):
         task.enqueue()

@@ -113,7 +113,9 @@ def test_a_running_job_is_stopped_within_a_heartbeat_of_its_cancel(fleet: Fleet,
 
     assert took < HEARTBEAT + MARGIN
     assert [each["detail"] for each in effects("stopped", job_id)] == ["cancelled"]
-    assert states_of(job_id) == [AttemptState.CANCELLED]
+    (execution,) = executions_of(job_id)
+    assert (AttemptState(execution.state), execution.error_code) == (AttemptState.CANCELLED, "cancelled")
+    assert execution.error == "the attempt was asked to stop: cancelled"
     if task is handlers.work_async:
         assert len(effects("cleaned", job_id)) == 1
 
