@@ -16,7 +16,7 @@ def test_the_quickstart_runs(tmp_path: Path) -> None:
     assert quickstart
     page = ROOT / "build" / f"quickstart-{tmp_path.name}.md"
     with reader(tmp_path) as somebody:
-        somebody.type("$ django-admin startproject mysite .\n$ python manage.py startapp shop\n", "set-up")
+        somebody.type("$ django-admin startproject mysite .\n", "set-up")
         with (tmp_path / "mysite" / "settings.py").open("a") as settings:
             engine = "django.db.backends.postgresql"
             settings.write(
