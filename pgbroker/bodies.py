@@ -77,11 +77,17 @@ def save(content: bytes, *, name: str, tenant: str) -> Body:
     assert is_owned(tenant, name), name
     storage = chosen_storage()
     try:
-        saved = storage.save(name, ContentFile(content))
-    except Exception as error:
+        saved: object = storage.save(name, ContentFile(content))
+    except BaseException as error:
         # What was written until then lies under the name that was asked for, which nobody else has.
         _delete(storage, name)
+        if not isinstance(error, Exception):
+            raise
         raise BodyNotStored(f"the storage failed: {type(error).__name__}: {error}"[:500]) from error
+    if not isinstance(saved, str):
+        # Most likely it was saved as it was asked for.
+        _delete(storage, name)
+        raise BodyNotStored(f"the storage returned {type(saved).__name__} in place of a name")
     if not is_owned(tenant, saved):
         _delete(storage, saved)
         raise BodyNotStored(f"the storage saved it as {saved!r}, outside of the tenant's folder")
@@ -107,7 +113,9 @@ def read(reference: Reference) -> Any:
         raise BodyMissing(name) from error
     except Exception as error:
         raise BodyUnreadable(name, f"{type(error).__name__}: {error}"[:500]) from error
-    if type(content) is not bytes or stub_of(content) != stub:
+    if type(content) is not bytes:
+        raise BodyDamaged(name, f"the storage gave {type(content).__name__} in place of bytes")
+    if stub_of(content) != stub:
         raise BodyDamaged(name, f"{len(content)} bytes were read that are not the {stub.size} of its row")
     try:
         return json.loads(content)

@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from pgbroker import bodies, correlation, payload, telemetry
 from pgbroker.conf import settings
-from pgbroker.custody import Custody, doubt
+from pgbroker.custody import Custody
 from pgbroker.db import Session
 from pgbroker.errors import (
     EnqueueRefused,
@@ -79,6 +79,11 @@ def submission_of(call: Call, *, using: str) -> Submission:
 
 def _in_a_body(call: Call, row: dict[str, Any], using: str) -> Custody:
     """Save the arguments as a body, before any statement: whoever claims the job must find it."""
+    # As the statement will. A database that is away leaves no body behind, and whoever doubts what became of the
+    # statement knows the connection that it went over.
+    connection = connections[using]
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
     tenant = call.task.call_options.tenant or _tenant_of_statements()
     job_id = UUID(row["id"])
     content = payload.envelope_body(row["args"])
@@ -145,7 +150,7 @@ def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueue
         answer = _enqueue_as(call.task.call_options.tenant, [row], alias)[0]
     except BaseException:
         if submission.custody is not None:
-            doubt([submission.custody])
+            submission.custody.doubt()
         raise
     if submission.custody is not None:
         _end_custody(submission.custody, row, answer)
@@ -181,7 +186,8 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
     try:
         _enqueue_groups(_grouped(calls, outcomes, pending, using), outcomes, pending)
     except BaseException:
-        doubt(list(pending.values()))
+        for custody in pending.values():
+            custody.doubt()
         raise
     return outcomes
 

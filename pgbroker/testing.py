@@ -32,6 +32,7 @@ from pgbroker.models import Execution, Job, JobEvent, JobState, Pause
 from pgbroker.outcomes import Ended
 from pgbroker.payload import decode
 from pgbroker.registry import JobType, synchronise, types
+from pgbroker.removals import removals
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
 from pgbroker.runtime.isolation import enter, leave
@@ -145,6 +146,16 @@ def _outcome_of_call(attempt: Attempt) -> Ended:
         return attempt.failed(error, settings())
     finally:
         leave(tokens)
+
+
+def settle_bodies(*, seconds: float = 10.0) -> None:
+    """
+    Wait until bodies of what was rolled back or refused so far are removed; raises `TimeoutError`.
+
+    A thread of its own removes them, moments after the rollback.
+    """
+    if not removals.settle(seconds):
+        raise TimeoutError(f"the storage or the database did not answer within {seconds} s")
 
 
 def age(job: UUID | str | None = None, *, using: str | None = None, **duration: float) -> None:

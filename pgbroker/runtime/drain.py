@@ -52,7 +52,7 @@ def drain(worker: "Worker") -> None:
         worker.services[name].stop()
     for name in ("settle", "heartbeat", "listen", "upkeep"):
         _join(worker, name, 5.0)
-    _wait(lambda: worker.leftovers.is_idle, LEFTOVER_SECONDS)
+    worker.leftovers.end(LEFTOVER_SECONDS)
     worker.left_running = worker.board.running + worker.board.stuck + worker.event_loop.strays
     worker.event_loop.stop()
     worker.threads.stop()

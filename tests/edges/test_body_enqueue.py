@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,6 +19,7 @@ from django.test import TestCase
 
 from pgbroker import cancel, db, enqueue_many, get_job, job, telemetry, tenant_context, testing
 from pgbroker.errors import (
+    BodyDamaged,
     BodyMissing,
     BodyNotStored,
     BodyUnreadable,
@@ -29,6 +32,7 @@ from pgbroker.errors import (
 from pgbroker.lifecycle.enqueue import enqueue_rows
 from pgbroker.models import Job, JobPayload
 from pgbroker.policy.body_names import stub_of
+from pgbroker.removals import removals
 from pgbroker.tenancy import scope_all
 from tests.support.sessions import second_session
 from tests.support.storages import LARGE, LIMIT, body_storage, files_in
@@ -58,6 +62,31 @@ def rolled_back(**how: bool) -> Iterator[None]:
     with suppress(Undone), transaction.atomic(**how):
         yield
         raise Undone
+
+
+@pytest.fixture
+def told() -> Iterator[list[str]]:
+    """The names of bodies that are told to be left."""
+    names: list[str] = []
+    unsubscribe = telemetry.subscribe(
+        lambda event, keys: names.append(keys["name"]), wants=lambda event: event == "body.left"
+    )
+    yield names
+    unsubscribe()
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Let the caller hear of trouble once the statement has done its work, as of a time limit by signal."""
+
+    def wrapper(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        answer = execute(sql, params, many, context)
+        if "enqueue_many" in str(sql):
+            raise Undone
+        return answer
+
+    with suppress(Undone), connection.execute_wrapper(wrapper):
+        yield
 
 
 def payloads() -> list[JobPayload]:
@@ -207,12 +236,16 @@ def test_the_body_of_a_transaction_that_cannot_commit_is_removed(folder: Path) -
     assert (files_in(folder), payloads()) == ([], [])
 
 
-def test_the_body_of_a_connection_that_is_closed_in_its_transaction_is_removed(folder: Path) -> None:
+def test_the_body_of_a_connection_that_is_closed_in_its_transaction_stays_and_is_told(
+    folder: Path, told: list[str]
+) -> None:
+    """Django drops its hooks before it closes: that looks like a list that was emptied by hand."""
     with transaction.atomic():
         echo.enqueue(LARGE)
         connection.close()
 
-    assert (files_in(folder), payloads()) == ([], [])
+    assert (files_in(folder), payloads()) == (told, [])
+    assert len(told) == 1
 
 
 def test_a_body_is_kept_when_another_hook_of_the_commit_raises(folder: Path) -> None:
@@ -289,7 +322,6 @@ def test_the_body_of_a_statement_that_fails_is_removed(folder: Path) -> None:
                            "for each row execute function pg_temp.slow()")  # fmt: skip
         with pytest.raises(DatabaseError):
             echo.enqueue(LARGE)
-        assert files_in(folder) == []
 
     assert (files_in(folder), payloads()) == ([], [])
 
@@ -322,6 +354,161 @@ def test_a_body_is_kept_when_only_the_answer_of_its_statement_was_lost(folder: P
         db.fault = None
 
     assert files_in(folder) == [each.args_body for each in payloads()] != []
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_body_is_kept_when_its_statement_was_interrupted_and_its_transaction_commits(
+    folder: Path, told: list[str], many: bool
+) -> None:
+    with transaction.atomic(), interrupted():
+        enqueue_many([echo.bind(LARGE)]) if many else echo.enqueue(LARGE)
+
+    # An atomic block of enqueue_many's own that failed makes Django roll the caller's back.
+    assert len(payloads()) == int(not many)
+    assert files_in(folder) == [each.args_body for each in payloads()]
+    assert told == []
+
+
+def test_the_body_of_an_interrupted_statement_is_removed_when_its_transaction_rolls_back(
+    folder: Path, told: list[str]
+) -> None:
+    with rolled_back():
+        with interrupted():
+            echo.enqueue(LARGE)
+        assert len(files_in(folder)) == 1
+
+    assert (files_in(folder), payloads(), told) == ([], [], [])
+
+
+def test_the_body_of_an_interrupted_statement_is_removed_when_its_savepoint_was_rolled_back_by_hand(
+    folder: Path,
+) -> None:
+    with transaction.atomic():
+        savepoint = connection.savepoint()
+        with interrupted():
+            echo.enqueue(LARGE)
+        connection.savepoint_rollback(savepoint)
+        assert len(files_in(folder)) == 1
+
+    assert (files_in(folder), payloads()) == ([], [])
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_body_whose_hook_was_thrown_away_in_its_transaction_stays_and_is_told(
+    folder: Path, told: list[str], commits: bool
+) -> None:
+    with transaction.atomic():
+        echo.enqueue(LARGE)
+        connection.run_on_commit = []
+        assert files_in(folder) == told != []
+        transaction.set_rollback(not commits)
+
+    assert len(payloads()) == int(commits)
+    assert files_in(folder) == told != []
+
+
+def test_a_statement_whose_connection_was_replaced_leaves_its_body(folder: Path, told: list[str]) -> None:
+    def wrapper(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        execute(sql, params, many, context)
+        connection.close()
+        raise Undone
+
+    with suppress(Undone, DatabaseError), connection.execute_wrapper(wrapper):
+        echo.enqueue(LARGE)
+
+    assert files_in(folder) == told != []
+
+
+def test_a_database_that_is_away_leaves_no_body(
+    folder: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.close()
+    with monkeypatch.context() as away:
+        away.setitem(connection.settings_dict, "PORT", "1")
+        with pytest.raises(DatabaseError):
+            echo.enqueue(LARGE)
+
+    assert (files_in(folder), told) == ([], [])
+
+
+def test_a_rollback_does_not_wait_for_the_storage_whoever_drops_the_body(tmp_path: Path) -> None:
+    folder = tmp_path / "bodies"
+    kept: list[BaseException] = []
+
+    def roll_back() -> None:
+        try:
+            with transaction.atomic():
+                echo.enqueue(LARGE)
+                raise Undone
+        except Undone as error:
+            # A cycle with this frame: only the collector ends it, in whatever thread.
+            kept.append(error)
+        connection.close()
+
+    with body_storage(folder, FLAWED + "HangingDelete"):
+        try:
+            thread = threading.Thread(target=roll_back, daemon=True)
+            thread.start()
+            thread.join(10)
+            kept.clear()
+            gc.collect()
+            with pytest.raises(TimeoutError):
+                testing.settle_bodies(seconds=0.1)
+            assert not thread.is_alive()
+            assert len([path for path in folder.rglob("*") if path.is_file()]) == 1
+        finally:
+            (folder / "answer").touch()
+
+        assert files_in(folder) == ["answer"]
+
+
+def test_what_waits_for_the_storage_is_told_once_when_the_process_ends(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbroker.removals.EXIT_SECONDS", 0.05)
+    folder = tmp_path / "bodies"
+    with body_storage(folder, FLAWED + "HangingDelete"):
+        try:
+            for _ in range(3):
+                with rolled_back():
+                    echo.enqueue(LARGE)
+            removals.finish()
+            removals.finish()
+        finally:
+            (folder / "answer").touch()
+
+        assert len(told) == len(set(told)) == 3
+        assert files_in(folder) == ["answer"]
+
+
+def test_a_process_that_ends_removes_what_it_rolled_back_before(folder: Path) -> None:
+    connection.close()
+    child = os.fork()
+    if child == 0:
+        # After the fork, in a process that has no thread yet.
+        with rolled_back():
+            echo.enqueue(LARGE)
+        removals.finish()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+    assert files_in(folder) == []
+
+
+def test_what_waits_in_a_process_that_forks_is_the_parents(tmp_path: Path) -> None:
+    folder = tmp_path / "bodies"
+    with body_storage(folder, FLAWED + "HangingDelete"):
+        try:
+            with rolled_back():
+                echo.enqueue(LARGE)
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if removals.settle(0.1) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        finally:
+            (folder / "answer").touch()
+
+        assert files_in(folder) == ["answer"]
 
 
 def test_many_calls_of_every_kind_leave_the_bodies_of_stored_jobs_only(folder: Path) -> None:
@@ -416,11 +603,11 @@ def test_a_storage_that_deletes_nothing_is_told_and_not_raised(tmp_path: Path) -
     try:
         with body_storage(tmp_path / "bodies", FLAWED + "Clinging"), rolled_back():
             echo.enqueue(LARGE)
+        assert len(files_in(tmp_path / "bodies")) == 1
     finally:
         unsubscribe()
 
     assert ("body.left", "PermissionError") in told
-    assert len(files_in(tmp_path / "bodies")) == 1
 
 
 def test_a_storage_that_puts_a_body_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -429,6 +616,29 @@ def test_a_storage_that_puts_a_body_elsewhere_is_refused(tmp_path: Path) -> None
             echo.enqueue(LARGE)
 
         assert storage.listdir("elsewhere") == ([], [])
+
+
+def test_a_storage_that_does_not_say_where_it_saved_a_body_is_refused(tmp_path: Path) -> None:
+    with body_storage(tmp_path / "bodies", FLAWED + "Nameless"):
+        with pytest.raises(BodyNotStored, match="NoneType in place of a name"):
+            echo.enqueue(LARGE)
+
+        assert files_in(tmp_path / "bodies") == []
+
+
+def test_a_storage_that_ends_the_thread_leaves_no_body(tmp_path: Path) -> None:
+    with body_storage(tmp_path / "bodies", FLAWED + "Exiting"):
+        with pytest.raises(SystemExit):
+            echo.enqueue(LARGE)
+
+        assert files_in(tmp_path / "bodies") == []
+
+
+def test_a_storage_that_gives_no_bytes_gives_a_damaged_body(folder: Path) -> None:
+    result = echo.enqueue(LARGE)
+
+    with body_storage(folder, FLAWED + "Nameless"), pytest.raises(BodyDamaged, match="in place of bytes"):
+        _ = get_job(result).call
 
 
 def test_a_storage_in_memory_serves_as_well(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pgbroker.custody import remove_unless_named
 from pgbroker.ids import new_id
 from pgbroker.lifecycle.find_bodies import find_bodies
 from pgbroker.policy.body_names import name_of, stub_of
+from pgbroker.removals import Removal, removals
 from pgbroker.tenancy import tenant_context
 from tests.support.jobs import claim_one, completed, enqueue_one, settle_one
 from tests.support.storages import body_storage, files_in
@@ -63,6 +63,8 @@ def test_a_body_is_removed_only_where_no_row_names_it(tmp_path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"[]")
 
-        remove_unless_named([(lease.job_id, kept, storage), (lease.job_id, lost, storage)], using="default")
+        removals.start()
+        for name in (kept, lost):
+            removals.put(Removal(name, lease.job_id, "default", storage))
 
-    assert files_in(tmp_path) == [kept]
+        assert files_in(tmp_path) == [kept]

@@ -213,6 +213,24 @@ def test_the_body_of_a_result_that_lost_its_lease_is_removed(fleet: Fleet, folde
     assert executions_of(job_id) == []
 
 
+def test_a_worker_that_ends_tells_the_bodies_that_a_hanging_storage_keeps(fleet: Fleet, folder: Path) -> None:
+    job_id = put(handlers.produce, 1000, 2.0)
+    worker = start(fleet, folder, FLAWED + "HangingDelete")
+    wait_for_effect("producing", job_id, of=worker)
+    with raw_session() as session:
+        session.execute(
+            "update pgbroker.job set lease_token = lease_token + 1, lease_expires_at = 'infinity' where id = %s",
+            (job_id,),
+        )
+
+    wait_until(lambda: "outcome was refused" in worker.log, "the outcome is refused", of=worker)
+    assert worker.stop() == 0
+
+    (name,) = files_in(folder)
+    assert worker.log.count("a body stays in the storage") == 1
+    assert name in worker.log
+
+
 def test_the_body_of_a_result_whose_attempt_was_given_up_is_removed(fleet: Fleet, folder: Path) -> None:
     job_id = put(handlers.produce, 1000, 4.0, timeout=0.3, max_attempts=1)
     worker = start(fleet, folder)

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from django.core.files import File
 from django.core.files.storage import FileSystemStorage, InMemoryStorage, storages
 from django.test import override_settings
+
+from pgbroker.removals import removals
 
 # Small limits, so that a body needs no megabytes.
 LIMIT = 256
@@ -50,6 +53,40 @@ class Hanging(FileSystemStorage):
         return super()._open(name, mode)
 
 
+class HangingDelete(FileSystemStorage):
+    """A storage that deletes a file only once a file `answer` lies in its folder."""
+
+    def delete(self, name: str) -> None:
+        while not Path(self.location, "answer").exists():
+            time.sleep(0.02)
+        super().delete(name)
+
+
+class Unreadable(File):
+    """A file that gives nothing."""
+
+    def read(self, *_: Any) -> Any:
+        return None
+
+
+class Nameless(FileSystemStorage):
+    """A storage that does not say where it put a file, nor gives what is in it."""
+
+    def save(self, name: str | None, content: Any, max_length: int | None = None) -> Any:
+        super().save(name, content, max_length)
+
+    def _open(self, name: str, mode: str = "rb") -> Any:
+        return Unreadable(super()._open(name, mode).file)
+
+
+class Exiting(FileSystemStorage):
+    """A storage that ends the thread once it has written."""
+
+    def _save(self, name: str, content: Any) -> str:
+        super()._save(name, content)
+        raise SystemExit(3)
+
+
 def storages_setting(
     folder: Path, kind: str = "django.core.files.storage.FileSystemStorage"
 ) -> dict[str, Any]:
@@ -73,5 +110,6 @@ def body_storage(
 
 
 def files_in(folder: Path) -> list[str]:
-    """List the files of a storage, by their names in it."""
+    """List the files of a storage, by their names in it, once those are gone that are to go."""
+    assert removals.settle(20)
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
