@@ -4,6 +4,8 @@ from types import EllipsisType
 from typing import NamedTuple
 
 from pgbroker import db
+from pgbroker.conf import KEYS
+from pgbroker.errors import InvalidOption, InvalidSetting
 
 
 class Configured(NamedTuple):
@@ -22,7 +24,13 @@ def configure_queue(
     lease_seconds: float | EllipsisType | None = ...,
     using: str | db.Session = "default",
 ) -> Configured | None:
-    """Set what is given (None: back to the setting's default) and return the queue; None when there is none."""
+    """
+    Set what is given (None: back to the setting's default) and return the queue; None when there is none.
+
+    Raises `InvalidOption` for what AGEING_SECONDS or LEASE_SECONDS could not be.
+    """
+    _check("ageing_seconds", ageing_seconds)
+    _check("lease_seconds", lease_seconds)
     changed = db.fetch(
         "configure_queue",
         {
@@ -36,3 +44,12 @@ def configure_queue(
         using=using,
     )
     return changed[0] if changed else None
+
+
+def _check(name: str, value: float | EllipsisType | None) -> None:
+    if value is None or value is ...:
+        return
+    try:
+        KEYS[name.upper()].metadata["check"](name, value)
+    except InvalidSetting as error:
+        raise InvalidOption(name, error.trouble, error.cure) from error

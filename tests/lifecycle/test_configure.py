@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from pgbroker.errors import InvalidOption
 from pgbroker.lifecycle.configure import configure_queue
 from tests.support.jobs import queue_id
 
@@ -24,3 +28,21 @@ def test_only_what_is_given_changes():
 
 def test_a_queue_that_is_not_there_is_not_made():
     assert configure_queue("nowhere", lease_seconds=120.0) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("lease_seconds", wrong) for wrong in (math.nan, math.inf, 1e300, 86_401, 0.5, -1)),
+        *(("ageing_seconds", wrong) for wrong in (math.nan, math.inf, 1e300, 315_360_001, -1)),
+    ],
+)
+def test_a_number_that_no_worker_can_use_is_refused_by_name_and_by_the_table(name, wrong):
+    number = queue_id("mail")
+
+    with pytest.raises(InvalidOption, match=name):
+        configure_queue("mail", **{name: wrong})
+    with pytest.raises(IntegrityError, match="_valid"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"update pgbroker.queue set {name} = %s where id = %s", [wrong, number])
+
+    assert configure_queue("mail") == (number, "mail", None, None)

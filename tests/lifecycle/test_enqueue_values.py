@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pgbroker.lifecycle.declare import DeclaredType, declare_types
 from pgbroker.models import Job, JobPayload
+from pgbroker.policy.backoff import Backoff
 from tests.support.jobs import TYPE, guards_off, type_id
 
 pytestmark = pytest.mark.django_db
@@ -176,6 +178,142 @@ def test_a_declared_default_that_cannot_be_read_is_as_good_as_none(name, value):
     (answer,) = enqueue(GOOD)
 
     assert answer[2] == "created"
+
+
+# ------------------------------------------------------------------ too much
+
+MANY = ", ".join(["1e131071"] * 9000)
+ENVELOPE = {"v": 1, "args": [], "kwargs": {}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "word"),
+    [
+        (f'"args": {{"v": 1, "args": [{MANY}]}}', "payload_too_large", "64 MiB"),
+        (f'"args": {{"v": 1, "args": [{MANY[:9998]}]}}', "payload_too_large", "64 MiB"),
+        (f'"args": {{"v": 1, "args": [{MANY}]}}, "idempotency_key": "k"', "payload_too_large", "64 MiB"),
+        (f'"options": {{"backoff": [{MANY}]}}, "idempotency_key": "k"', "invalid_option", "64 KiB"),
+        ('"options": {"timeout": 1e131071}', "invalid_option", "64 KiB"),
+        (f'"correlation_id": [{MANY}]', "invalid_option", "correlation_id"),
+        (f'"tags": [{MANY}]', "invalid_option", "tags"),
+    ],
+    ids=["args", "args below 1 GiB", "args, key", "options, key", "timeout", "text", "tags"],
+)
+def test_a_few_bytes_that_are_a_gigabyte_of_text_are_refused_alone(fields, code, word):
+    first, refused, last = enqueue(GOOD, Raw(f'{{"job_type": "{TYPE}", {fields}}}'), GOOD)
+
+    assert (first[2], last[2]) == ("created", "created")
+    assert refused[2] == code
+    assert word in refused[3]
+    assert len(refused[3]) < 300
+
+
+def test_arguments_are_measured_as_text_and_not_by_what_they_take():
+    large, small = ({**GOOD, "args": {**ENVELOPE, "args": ["x" * size]}} for size in (68_000_000, 100_000))
+
+    assert [answer[2] for answer in enqueue(large, small)] == ["payload_too_large", "created"]
+
+
+@pytest.mark.parametrize("field", ["principal", "correlation_id", "traceparent", "lane"])
+@pytest.mark.parametrize("length", [0, 256])
+def test_a_text_has_1_to_255_characters(field, length):
+    fits, refused = enqueue({**GOOD, field: "é" * 255}, {**GOOD, field: "é" * length})
+
+    assert (fits[2], refused[2]) == ("created", "invalid_option")
+    assert refused[3] == f"{field} is empty or longer than 255 characters"
+
+
+@pytest.mark.parametrize(("tags", "word"), [(["x"] * 101, "101"), ([""], "empty"), (["a", "x" * 256], "255")])
+def test_tags_are_few_and_short(tags, word):
+    fits, refused = enqueue({**GOOD, "tags": ["b", "a" * 255, *["x"] * 98]}, {**GOOD, "tags": tags})
+
+    assert (fits[2], refused[2]) == ("created", "invalid_option")
+    assert word in refused[3]
+    assert JobPayload.objects.get().tags == ["b", "a" * 255, *["x"] * 98]
+
+
+@pytest.mark.parametrize("tags", ["{a,b}", "{}", "{{a},{b}}", "[1:1]={a}"])
+def test_tags_in_a_string_are_no_array(tags):
+    first, refused = enqueue(GOOD, {**GOOD, "tags": tags})
+
+    assert (first[2], refused[2]) == ("created", "invalid_option")
+    assert refused[3] == "tags is of type string. Give an array of strings."
+
+
+# ------------------------------------------------------------------ what a worker can read
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {}, {"number": "x"}, {"kwargs": {}}, {**ENVELOPE, "v": 2}, {**ENVELOPE, "v": "1"}, {**ENVELOPE, "v": 1.0},
+        {**ENVELOPE, "v": True}, {**ENVELOPE, "v": None}, {**ENVELOPE, "args": {}}, {**ENVELOPE, "args": None},
+        {**ENVELOPE, "kwargs": []}, {**ENVELOPE, "kwargs": None}, {**ENVELOPE, "number": "x"},
+        {"v": 2, "sha256": "0" * 64, "bytes": 7},
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_arguments_that_no_worker_reads_are_refused_with_the_form_they_take(args):
+    first, refused = enqueue(GOOD, {**GOOD, "args": args})
+
+    assert (first[2], refused[2]) == ("created", "invalid_argument")
+    assert '{"v": 1, "args": [...], "kwargs": {...}}' in refused[3]
+
+
+@pytest.mark.parametrize(
+    "args", [{"v": 1}, {"v": 1, "args": [1]}, {"v": 1, "kwargs": {"v": 2}}], ids=json.dumps
+)
+def test_arguments_may_leave_out_what_is_empty(args):
+    assert [answer[2] for answer in enqueue({**GOOD, "args": args})] == ["created"]
+
+
+def test_only_a_stub_stands_for_a_body():
+    named = {**GOOD, "args_body": "pgbroker/default/x"}
+    stub, envelope, nothing = enqueue(
+        {**named, "args": {"v": 2, "sha256": "0" * 64, "bytes": 7}}, {**named, "args": ENVELOPE}, named
+    )
+
+    assert [stub[2], envelope[2], nothing[2]] == ["created", "invalid_argument", "invalid_argument"]
+    assert "stub" in envelope[3]
+
+
+def test_an_unknown_key_in_options_refuses_its_own_entry():
+    first, refused = enqueue(
+        {**GOOD, "options": {"timeout": 5, "backoff": Backoff().as_json()}},
+        {**GOOD, "options": {"time_out": 5}},
+    )
+
+    assert (first[2], refused[2:]) == (
+        "created",
+        ("invalid_option", 'there is no key "time_out" in options. Use backoff, timeout.'),
+    )
+
+
+# ------------------------------------------------------------------ many entries
+
+
+def test_an_entry_with_countless_unknown_keys_is_not_looked_at_again():
+    countless = {**GOOD, **dict.fromkeys(map(str, range(200_000)), 1), "priority": "x"}
+    begun = time.monotonic()
+
+    answers = enqueue(countless, {**GOOD, "priority": "x"}, GOOD)
+
+    assert [answer[2] for answer in answers] == ["invalid_option", "invalid_option", "created"]
+    assert "there is no key" in answers[0][3]
+    assert time.monotonic() - begun < 5
+
+
+def test_one_id_that_exists_does_not_make_a_large_call_slow():
+    (there,) = enqueue(GOOD)
+    entries = [{**GOOD, "id": str(there[1])}, *[GOOD] * 20_000]
+    begun = time.monotonic()
+
+    answers = enqueue(*entries)
+
+    assert answers[0][1:3] == (there[1], "existing")
+    assert {answer[2] for answer in answers[1:]} == {"created"}
+    assert [answer[0] for answer in answers] == list(range(1, 20_002))
+    assert time.monotonic() - begun < 8
 
 
 # ------------------------------------------------------------------ any value

@@ -15,8 +15,8 @@ create table pgbroker.queue (
     created_at timestamptz not null default statement_timestamp(),
     constraint queue_name_unique unique (name),
     constraint queue_name_valid check (name ~ '^[A-Za-z0-9._:-]{1,63}$'),
-    constraint queue_ageing_valid check (ageing_seconds >= 0),
-    constraint queue_lease_valid check (lease_seconds >= 1)
+    constraint queue_ageing_valid check (ageing_seconds between 0 and 315360000),
+    constraint queue_lease_valid check (lease_seconds between 1 and 86400)
 );
 
 -- No unique key: a conflict would make one enqueuer wait for another's transaction. Readers take distinct.

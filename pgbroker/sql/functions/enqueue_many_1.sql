@@ -29,7 +29,8 @@ create type pgbroker.enqueue_entry_1 as (
     detail text
 );
 
--- An entry as its caller gives it.
+-- An entry as its caller gives it. tags is not yet text[]: that reads a string as the literal of an array, and
+-- holds the text of every element before anybody has counted them.
 create type pgbroker.enqueue_given_1 as (
     id uuid,
     job_type text,
@@ -50,7 +51,7 @@ create type pgbroker.enqueue_given_1 as (
     principal text,
     correlation_id text,
     traceparent text,
-    tags text[],
+    tags jsonb,
     lane text,
     tenant jsonb,
     tenant_id jsonb
@@ -64,6 +65,30 @@ language sql immutable as $function$
         when strpos('{[-0123456789tf', left(value, 1)) > 0
             then jsonb_typeof(entries -> (place::int - 1) -> field) <> 'string'
     end
+$function$;
+
+-- Tell whether a value takes more bytes as text, which is how every reader gets it, than it may. Where the text
+-- would be larger than any text can be, program_limit_exceeded is raised.
+--
+-- Nine bytes of JSON, such as 1e131071, are 16 bytes of jsonb and 131072 of text; no value grows by more than
+-- 9216 times. So where that many times its size would fit, nothing is written out.
+create function pgbroker.longer_as_text_1(value jsonb, most int) returns boolean
+language sql immutable as $function$
+    select case
+        when pg_column_size(value) > most / 10000 then octet_length(value::text) > most
+        else false
+    end
+$function$;
+
+-- Tell whether arguments are an envelope that a worker can open. The 1 is compared as text too: 1.0 equals it.
+create function pgbroker.is_envelope_1(args jsonb) returns boolean
+language sql immutable as $function$
+    select
+        args -> 'v' = '1'
+        and args ->> 'v' = '1'
+        and jsonb_typeof(coalesce(args -> 'args', '[]')) = 'array'
+        and jsonb_typeof(coalesce(args -> 'kwargs', '{}')) = 'object'
+        and args - '{v,args,kwargs}'::text[] = '{}'
 $function$;
 
 -- Read a number from a type's declaration, null when none stands there.
@@ -133,7 +158,7 @@ language sql stable as $function$
         chosen_scope,
         chosen_conflict,
         case
-            when idempotency_key is not null then sha256(
+            when idempotency_key is not null and refusal is null then sha256(
                 convert_to(
                     jsonb_build_array(chosen_args, chosen_priority, chosen_attempts, options -> 'backoff')::text,
                     'UTF8'
@@ -143,7 +168,7 @@ language sql stable as $function$
         principal,
         correlation_id,
         traceparent,
-        tags,
+        case when tags is not null and refusal is null then array(select jsonb_array_elements_text(tags)) end,
         lane,
         refusal[1],
         refusal[2]
@@ -194,11 +219,34 @@ language sql stable as $function$
                 then array['invalid_option', 'traceparent is not a string. Put it in quotes.']
             when pgbroker.not_a_string_1(lane, jobs, ordinality, 'lane')
                 then array['invalid_option', 'lane is not a string. Put it in quotes.']
-            when tags is not null
-            and jsonb_path_exists(jobs -> (ordinality::int - 1) -> 'tags', 'strict $[*] ? (@.type() != "string")')
+            when length(principal) not between 1 and 255
+                then array['invalid_option', 'principal is empty or longer than 255 characters']
+            when length(correlation_id) not between 1 and 255
+                then array['invalid_option', 'correlation_id is empty or longer than 255 characters']
+            when length(traceparent) not between 1 and 255
+                then array['invalid_option', 'traceparent is empty or longer than 255 characters']
+            when length(lane) not between 1 and 255
+                then array['invalid_option', 'lane is empty or longer than 255 characters']
+            when jsonb_typeof(tags) <> 'array'
+                then array['invalid_option', format('tags is of type %s. Give an array of strings.', jsonb_typeof(tags))]
+            when jsonb_array_length(tags) > 100
+                then array['invalid_option', format('tags has %s elements. Give at most 100.', jsonb_array_length(tags))]
+            when jsonb_path_exists(tags, 'strict $[*] ? (@.type() != "string")')
                 then array['invalid_option', 'tags has an element that is not a string. Give an array of strings.']
+            when tags is not null
+            and exists (select from jsonb_array_elements_text(tags) as tag where length(tag) not between 1 and 255)
+                then array['invalid_option', 'tags has an element that is empty or longer than 255 characters']
             when jsonb_typeof(options) <> 'object'
                 then array['invalid_option', format('options is of type %s, not an object', jsonb_typeof(options))]
+            when options - '{backoff,timeout}'::text[] <> '{}' then array[
+                'invalid_option',
+                format(
+                    'there is no key %s in options. Use backoff, timeout.',
+                    to_jsonb(left((select min(name) from jsonb_object_keys(options - '{backoff,timeout}'::text[]) as name), 80))
+                )
+            ]
+            when pgbroker.longer_as_text_1(options, 65536)
+                then array['invalid_option', 'options take more than 64 KiB as text']
             when coalesce(tenant, tenant_id) is not null then array[
                 'invalid_option',
                 'tenant is not for an entry to say. Set pgbroker.tenant_id for the transaction.'
@@ -207,9 +255,17 @@ language sql stable as $function$
                 then array['invalid_argument', format('args is of type %s, not an object', jsonb_typeof(chosen_args))]
             when args_body is not null and not pgbroker.owns_body_1(owner, args_body)
                 then array['invalid_option', 'args_body is no name in the folder of this tenant']
-            when pg_column_size(chosen_args) > 67108864
-                then array['payload_too_large', 'args take more than 64 MiB']
+            when pgbroker.longer_as_text_1(chosen_args, 67108864)
+                then array['payload_too_large', 'args take more than 64 MiB as text']
+            when args_body is null and pgbroker.is_envelope_1(chosen_args) is not true then array[
+                'invalid_argument',
+                'args is not what a worker reads. Give {"v": 1, "args": [...], "kwargs": {...}}.'
+            ]
+            when args_body is not null and (chosen_args -> 'v' = '2') is not true
+                then array['invalid_argument', 'args is not the stub of a body, whose "v" is 2']
         end as refusal
+        -- Not pulled up, which would judge a row again wherever its refusal is read.
+        offset 0
     ) as judged
     order by ordinality
 $function$;
@@ -222,6 +278,7 @@ $function$;
 create function pgbroker.enqueue_misfit_1(entry jsonb) returns jsonb
 language plpgsql stable as $function$
 declare
+    given pgbroker.enqueue_given_1;
     field text;
     value jsonb;
 begin
@@ -232,10 +289,25 @@ begin
         );
     end if;
     begin
-        perform jsonb_populate_record(null::pgbroker.enqueue_given_1, entry);
+        given := jsonb_populate_record(null::pgbroker.enqueue_given_1, entry);
+        field := 'options';
+        perform pgbroker.longer_as_text_1(given.options, 65536);
+        field := 'args';
+        perform pgbroker.longer_as_text_1(given.args, 67108864);
         return null;
-    exception when data_exception or program_limit_exceeded then
-        null;
+    exception
+        when data_exception then
+            null;
+        -- internal_error is what the last three bytes before that limit raise.
+        when program_limit_exceeded or internal_error then
+            case field
+                when 'options' then
+                    return jsonb_build_array('invalid_option', 'options take more than 64 KiB as text');
+                when 'args' then
+                    return jsonb_build_array('payload_too_large', 'args take more than 64 MiB as text');
+                else
+                    null;
+            end case;
     end;
     for field, value in select * from jsonb_each(entry) loop
         begin
@@ -257,8 +329,9 @@ begin
                         when 'type_version' then 'a whole number, 1 or more'
                         when 'delay_seconds' then 'a number from 0 to 3e9'
                         when 'deadline_seconds' then 'a number from 0 to 3e9'
-                        when 'tags' then 'an array of strings'
-                        else 'an instant such as "2027-01-31T12:00:00+00:00"'
+                        when 'available_at' then 'an instant such as "2027-01-31T12:00:00+00:00"'
+                        when 'deadline_at' then 'an instant such as "2027-01-31T12:00:00+00:00"'
+                        else 'a string'
                     end
                 )
             );
@@ -482,11 +555,11 @@ begin
     misfits := pgbroker.enqueue_unknown_keys_1(jobs);
     begin
         entries := array(select entry from pgbroker.enqueue_entries_1(jobs, misfits) as entry);
-    exception when data_exception or program_limit_exceeded then
+    exception when data_exception or program_limit_exceeded or internal_error then
         select coalesce(misfits, '{}') || coalesce(jsonb_object_agg(place, misfit), '{}')
         into misfits
         from (
-            select place, pgbroker.enqueue_misfit_1(given) as misfit
+            select place, case when misfits ? place::text then null else pgbroker.enqueue_misfit_1(given) end as misfit
             from jsonb_array_elements(jobs) with ordinality as each (given, place)
         ) as tried
         where misfit is not null;
@@ -555,7 +628,7 @@ begin
 
     select count(*) into wanted from unnest(entries) as entry where entry.outcome is null;
     if wanted > coalesce(cardinality(made), 0) then
-        return query select * from pgbroker.enqueue_again_1(jobs, entries, made);
+        return query select * from pgbroker.enqueue_again_1(jobs, entries, made) as again order by again.ordinal;
         return;
     end if;
     return query
@@ -573,26 +646,27 @@ returns table (ordinal int, job_id uuid, outcome text, detail text)
 language plpgsql volatile as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    asked record;
     entry pgbroker.enqueue_entry_1;
-    seen uuid[] := '{}';
     taken uuid[] := '{}';
     given uuid[] := '{}';
     fresh uuid;
     same boolean;
 begin
-    foreach entry in array entries loop
-        if entry.outcome is null and entry.id = any (made) and not entry.id = any (seen) then
-            seen := seen || entry.id;
+    -- Of the entries that share an id, the first was made. "in" as a value is a hashed look-up; a join of two
+    -- arrays, or "= any", is quadratic.
+    for asked in
+        select
+            each as entry,
+            each.id in (select unnest(made))
+            and row_number() over (partition by each.id order by each.ordinal) = 1 as is_made
+        from unnest(entries) as each
+        where each.outcome is null
+        order by each.ordinal
+    loop
+        entry := asked.entry;
+        if asked.is_made then
             return query select entry.ordinal, entry.id, 'created'::text, null::text;
-            continue;
-        elsif entry.outcome is not null then
-            -- A follower of an entry whose id was replaced follows it to its new id.
-            return query
-                select
-                    entry.ordinal,
-                    coalesce(given[array_position(taken, entry.id)], entry.id),
-                    entry.outcome,
-                    entry.detail;
             continue;
         end if;
 
@@ -641,5 +715,26 @@ begin
                 ) as again;
         end if;
     end loop;
+
+    -- A follower of an entry whose id was replaced follows it to its new id.
+    return query
+        select named.ordinal, coalesce(named.new_id, named.id), named.outcome, named.detail
+        from (
+            select
+                mixed.ordinal,
+                mixed.id,
+                mixed.outcome,
+                mixed.detail,
+                first_value(mixed.new_id) over (partition by mixed.id order by mixed.new_id nulls last) as new_id
+            from (
+                select each.ordinal, each.id, each.outcome, each.detail, null::uuid as new_id
+                from unnest(entries) as each
+                where each.outcome is not null
+                union all
+                select null, replaced.id, null, null, replaced.new_id
+                from unnest(taken, given) as replaced (id, new_id)
+            ) as mixed
+        ) as named
+        where named.ordinal is not null;
 end
 $function$;
