@@ -54,7 +54,7 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     backoff: Backoff | BackoffCallable | None = None
     timeout: timedelta | None = None
     # A run_after that was given as a timedelta: the database's clock turns it into an instant.
-    delay: timedelta | None = None
+    run_after_delay: timedelta | None = None
     call_options: Options = field(default_factory=Options)
     lenient: bool = True
 
@@ -75,6 +75,13 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
         if _tasks_configured() or self.backend != DEFAULT_TASK_BACKEND_ALIAS:
             return task_backends[self.backend]
         return _own_backend()
+
+    if not TYPE_CHECKING:
+        # Where others call it so; a type checker knows without.
+        def __getattr__(self, name: str) -> Any:
+            """Name `.enqueue()` to whoever looks for another library's word; raises `AttributeError`."""
+            cure = ". Write task.enqueue(...)." if name in ("delay", "apply_async", "send", "defer") else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{cure}")
 
     @property
     def key(self) -> str:
@@ -99,7 +106,7 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
                 raise InvalidOption(
                     "run_after", f"is negative ({seconds_of(delay)})", "Give a timedelta of zero or more."
                 )
-            given.update(delay=delay, run_after=None)
+            given.update(run_after_delay=delay, run_after=None)
         elif "run_after" in given:
             # Django only looks whether it is aware, and fails on anything that is no datetime.
             if not isinstance(given["run_after"], datetime):
@@ -108,7 +115,7 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
                     f"is {given['run_after']!r}",
                     "Give a timezone-aware datetime, or a timedelta from now such as timedelta(seconds=30).",
                 )
-            given["delay"] = None
+            given["run_after_delay"] = None
         return replace(self, **given)
 
     def options(self, **changes: Any) -> "JobTask[P, R]":

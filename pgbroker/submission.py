@@ -14,6 +14,7 @@ from pgbroker.db import Session
 from pgbroker.errors import (
     EnqueueRefused,
     IdempotencyConflict,
+    InvalidOption,
     PgBrokerError,
     UnknownJobType,
     UnknownQueue,
@@ -110,8 +111,8 @@ def _row_of(call: Call, envelope: dict[str, Any]) -> dict[str, Any]:
     }
     if task.run_after is not None:
         row["available_at"] = instant("run_after", task.run_after).isoformat()
-    elif task.delay is not None:
-        row["delay_seconds"] = task.delay.total_seconds()
+    elif task.run_after_delay is not None:
+        row["delay_seconds"] = task.run_after_delay.total_seconds()
     if isinstance(options.deadline, datetime):
         row["deadline_at"] = options.deadline.isoformat()
     elif options.deadline is not None:
@@ -179,7 +180,8 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[Out
     Enqueue many calls (`task.bind(...)`) in one transaction and return one outcome each, in order.
 
     A call that is refused does not sink the others: its outcome carries the error. What is stored
-    becomes visible together, with the caller's commit.
+    becomes visible together, with the caller's commit. Raises `InvalidOption`, with nothing stored, for
+    what is no call at all.
     """
     outcomes: list[Outcome] = []
     pending: dict[int, Custody] = {}
@@ -198,6 +200,8 @@ def _grouped(
     """Check each call and save its body, if it has one, before any statement."""
     groups: _Groups = {}
     for place, call in enumerate(calls):
+        if not isinstance(call, Call):
+            raise InvalidOption(f"calls[{place}]", f"is a {type(call).__name__}", "Give task.bind(...).")
         alias = using or database_of(call.task)
         try:
             submission = submission_of(call, using=alias)

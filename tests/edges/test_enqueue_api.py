@@ -277,6 +277,21 @@ def test_a_verdicts_negative_delay_is_told_in_seconds() -> None:
         Snooze(-1)
 
 
+@pytest.mark.parametrize("wrong", [(note, "x"), note.enqueue, note, "x", None])
+def test_what_is_no_call_is_refused_with_the_word_that_makes_one(wrong: object) -> None:
+    with pytest.raises(InvalidOption, match=r"calls\[1\] is a \w+\. Give task\.bind\(\.\.\.\)\."):
+        enqueue_many([note.bind("a"), wrong])
+
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("word", ["delay", "apply_async"])
+def test_the_word_of_another_library_is_answered_with_ours(word: str) -> None:
+    with pytest.raises(AttributeError, match=f"{word}'. Write task.enqueue"):
+        getattr(note, word)("x")
+    assert not hasattr(note, "colour")
+
+
 def test_a_filter_that_names_nothing_is_no_filter_that_matches_nothing() -> None:
     with pytest.raises(UnknownQueue, match="Did you mean 'api-reports'"):
         redrive(queue="api-report")
