@@ -186,19 +186,29 @@ MANY = ", ".join(["1e131071"] * 9000)
 ENVELOPE = {"v": 1, "args": [], "kwargs": {}}
 
 
+SLOW = pytest.mark.slow  # a gigabyte takes its time
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "word"),
     [
-        (f'"args": {{"v": 1, "args": [{MANY}]}}', "payload_too_large", "64 MiB"),
-        (f'"args": {{"v": 1, "args": [{MANY[:9998]}]}}', "payload_too_large", "64 MiB"),
-        (f'"args": {{"v": 1, "args": [{MANY}]}}, "idempotency_key": "k"', "payload_too_large", "64 MiB"),
-        (f'"options": {{"backoff": [{MANY}]}}, "idempotency_key": "k"', "invalid_option", "64 KiB"),
-        ('"options": {"timeout": 1e131071}', "invalid_option", "64 KiB"),
-        (f'"correlation_id": [{MANY}]', "invalid_option", "correlation_id"),
-        (f'"tags": [{MANY}]', "invalid_option", "tags"),
+        pytest.param(f'"args": {{"v": 1, "args": [{MANY}]}}', "payload_too_large", "64 MiB", id="args", marks=SLOW),
+        pytest.param(
+            f'"args": {{"v": 1, "args": [{MANY[:9998]}]}}', "payload_too_large", "64 MiB", id="args below 1 GiB"
+        ),
+        pytest.param(
+            f'"args": {{"v": 1, "args": [{MANY[:9998]}]}}, "idempotency_key": "k"', "payload_too_large", "64 MiB",
+            id="args, key",
+        ),
+        pytest.param(
+            f'"options": {{"backoff": [{MANY}]}}, "idempotency_key": "k"', "invalid_option", "64 KiB",
+            id="options, key", marks=SLOW,
+        ),
+        pytest.param('"options": {"timeout": 1e131071}', "invalid_option", "64 KiB", id="timeout"),
+        pytest.param(f'"correlation_id": [{MANY}]', "invalid_option", "correlation_id", id="text", marks=SLOW),
+        pytest.param(f'"tags": [{MANY}]', "invalid_option", "tags", id="tags"),
     ],
-    ids=["args", "args below 1 GiB", "args, key", "options, key", "timeout", "text", "tags"],
-)
+)  # fmt: skip
 def test_a_few_bytes_that_are_a_gigabyte_of_text_are_refused_alone(fields, code, word):
     first, refused, last = enqueue(GOOD, Raw(f'{{"job_type": "{TYPE}", {fields}}}'), GOOD)
 
@@ -292,6 +302,7 @@ def test_an_unknown_key_in_options_refuses_its_own_entry():
 # ------------------------------------------------------------------ many entries
 
 
+@pytest.mark.slow
 def test_an_entry_with_countless_unknown_keys_is_not_looked_at_again():
     countless = {**GOOD, **dict.fromkeys(map(str, range(200_000)), 1), "priority": "x"}
     begun = time.monotonic()
@@ -303,6 +314,7 @@ def test_an_entry_with_countless_unknown_keys_is_not_looked_at_again():
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.slow
 def test_one_id_that_exists_does_not_make_a_large_call_slow():
     (there,) = enqueue(GOOD)
     entries = [{**GOOD, "id": str(there[1])}, *[GOOD] * 20_000]
