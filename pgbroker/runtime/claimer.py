@@ -29,6 +29,8 @@ FULL_LOOK_SECONDS = 0.5
 PROMOTE_WITHIN = timedelta(minutes=10)
 PROMOTE_MAX = 1000
 POLL_AGAIN_SECONDS = 0.25
+# Looks that notifications ask for come no faster than this.
+LOOK_AGAIN_SECONDS = 0.25
 
 
 class Lane:
@@ -73,6 +75,7 @@ class Claimer:
         self.lanes: dict[int, Lane] = {}
         self.by_name: dict[str, Lane] = {}
         self.probe_at = 0.0
+        self._looked_at = 0.0
         self.dry = False
         self._promoted_all_at = 0.0
         self._served_last = -1
@@ -148,6 +151,8 @@ class Claimer:
         while self._heard:
             self.by_name[self._heard.pop()].eager = True
             self.dry = False
+            # What was enqueued may be due later: only a look tells when.
+            self.probe_at = min(self.probe_at, self._looked_at + LOOK_AGAIN_SECONDS)
         if self._claim_round():
             self.dry = False
             return 0.0
@@ -167,7 +172,7 @@ class Claimer:
 
     def _look(self) -> None:
         """Probe all queues with one statement, promote what is due, and plan the next look."""
-        began = time.monotonic()
+        self._looked_at = began = time.monotonic()
         prospects = probe(list(self.lanes), using=self.session)
         due = [
             each.queue_id

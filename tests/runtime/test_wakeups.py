@@ -85,13 +85,16 @@ def test_b130_a_job_that_nobody_told_of_starts_within_the_poll_interval(fleet: F
 
 
 def test_a_scheduled_job_starts_at_its_time(fleet: Fleet):
-    fleet.start(slots=2, POLL_SECONDS=30)
+    worker = fleet.start(slots=2, POLL_SECONDS=30)
+    # It listens, has looked around, and knows of nothing.
+    wait_for_status(put_for_both(handlers.note, "before"), DONE, of=worker)
+    time.sleep(0.5)
     at = timezone.now() + timedelta(seconds=1.5)
     ids = put_for_both(handlers.note, "on time", run_after=at)
 
-    wait_for_status(ids, DONE)
+    wait_for_status(ids, DONE, of=worker)
 
-    # The due time was told with the notification of the enqueue; no poll comes in between.
+    # The notification of the enqueue made it look for due times; no poll comes in between.
     late = [(executions_of(each)[-1].started_at - at).total_seconds() for each in ids]
     assert all(0 <= each < 0.3 + MARGIN for each in late)
 
