@@ -34,10 +34,10 @@ from pgbroker.changelists import (
     QueueChangeList,
     badge,
     broker_alias,
-    day_and_time,
     find_jobs,
     look_at_queues,
     redrive_of_list,
+    time_column,
 )
 from pgbroker.forms import PauseForm, QueueForm, ReasonForm, RedriveForm, bounded
 from pgbroker.lifecycle.cancel import cancel_many
@@ -66,8 +66,8 @@ class JobAdmin(LookOnly):
         "shown_status",
         "shown_attempts",
         "priority",
-        "shown_created",
-        "shown_finished",
+        time_column("created_at"),
+        time_column("finished_at"),
         "shown_error",
     )
     list_filter = (ByStatus, ByQueue, ByType)
@@ -92,14 +92,6 @@ class JobAdmin(LookOnly):
     @admin.display(description="attempts")
     def shown_attempts(self, job: Job) -> str:
         return f"{job.attempt_count}/{job.max_attempts}"
-
-    @admin.display(description="created")
-    def shown_created(self, job: Job) -> SafeString | str:
-        return day_and_time(job.created_at)
-
-    @admin.display(description="finished")
-    def shown_finished(self, job: Job) -> SafeString | str:
-        return day_and_time(job.finished_at)
 
     @admin.display(description="error")
     def shown_error(self, job: Any) -> str:
@@ -372,8 +364,8 @@ class WorkerAdmin(LookOnly):
         "running",
         "held",
         "shown_queues",
-        "shown_heartbeat",
-        "shown_start",
+        time_column("heartbeat_at"),
+        time_column("started_at"),
     )
     ordering = ("-started_at",)
     sortable_by = ()
@@ -397,22 +389,10 @@ class WorkerAdmin(LookOnly):
     def shown_queues(self, worker: Worker) -> str:
         return ", ".join(worker.queues)
 
-    @admin.display(description="heartbeat")
-    def shown_heartbeat(self, worker: Worker) -> SafeString | str:
-        return day_and_time(worker.heartbeat_at)
-
-    @admin.display(description="started")
-    def shown_start(self, worker: Worker) -> SafeString | str:
-        return day_and_time(worker.started_at)
-
 
 @admin.register(JobType)
 class JobTypeAdmin(LookOnly):
     """Job types, as code declared them last."""
 
-    list_display = ("name", "version", "aliases", "shown_last_seen")
+    list_display = ("name", "version", "aliases", time_column("last_seen_at"))
     sortable_by = ()
-
-    @admin.display(description="last seen")
-    def shown_last_seen(self, job_type: JobType) -> SafeString | str:
-        return day_and_time(job_type.last_seen_at)

@@ -50,6 +50,16 @@ def day_and_time(at: datetime | None) -> SafeString | str:
     return format_html('<span class="pgb-when">{}</span> {}', f"{here:%Y-%m-%d}", f"{here:%H:%M:%S}")
 
 
+def time_column(field: str) -> Callable[[Any], SafeString | str]:
+    """Make a column of instants, named after its field without the "at"."""
+
+    @admin.display(description=field.removesuffix("_at").replace("_", " "))
+    def show(row: Any) -> SafeString | str:
+        return day_and_time(getattr(row, field))
+
+    return show
+
+
 class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rows that code and processes make: nobody adds, changes or deletes one here."""
 

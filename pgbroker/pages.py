@@ -38,11 +38,6 @@ def shown(value: Any) -> str:
     return str(value) if isinstance(value, Reference) else pretty(value)
 
 
-def shown_call(call: Any) -> str:
-    """Write the arguments of a stored call, in the same way."""
-    return shown({name: call.get(name) for name in ("args", "kwargs")} if isinstance(call, dict) else call)
-
-
 def short(text: str | None) -> str:
     """Cut what is too long for a page."""
     if not text or len(text) <= TEXT_MAX:
@@ -70,7 +65,7 @@ def describe_job(story: reports.Story, *, now: datetime) -> dict[str, Any]:
         "status": job.status.label,
         "status_words": job.status.label.replace("_", " "),
         "facts": [(name, _written(value)) for name, value in facts if value not in (None, "")],
-        "arguments": shown_call(job.stored_call),
+        "arguments": shown(reports.arguments_of(job.stored_call)),
         "options": pretty(job.options) if job.options else "",
         "result": shown(job.stored_result) if job.status == Status.COMPLETED else "",
         "attempts": attempts,

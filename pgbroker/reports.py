@@ -315,6 +315,11 @@ def moments(story: Story) -> list[Moment]:
     return in_order(told)
 
 
+def arguments_of(call: Any) -> Any:
+    """Return what people are shown of a stored call: its arguments, or the `Reference` of a body as it is."""
+    return {name: call.get(name) for name in ("args", "kwargs")} if isinstance(call, dict) else call
+
+
 def who_runs(job: Job) -> str | None:
     """Name the worker that has a job as the list of workers does, with its process and id; None without one."""
     if job.worker_id is None:

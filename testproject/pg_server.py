@@ -36,12 +36,13 @@ COMMON = {
     "timezone": "'UTC'",
     "log_timezone": "'UTC'",
 }
+DURABLE = {**COMMON, "fsync": "on"}
 PARAMETERS: dict[Kind, dict[str, str]] = {
     # A test cluster is not used again after a reboot, so there is nothing to lose in a power cut.
     "test": {**COMMON, "fsync": "off", "full_page_writes": "off", "synchronous_commit": "on"},
-    "demo": {**COMMON, "fsync": "on"},
-    "bench": {**COMMON, "fsync": "on"},
-    "database": {**COMMON, "fsync": "on"},
+    "demo": DURABLE,
+    "bench": DURABLE,
+    "database": DURABLE,
 }
 
 

@@ -36,7 +36,6 @@ extended as (
     set lease_expires_at = statement_timestamp() + %(lease)s
     from own
     where job.id = any (array[own.id])
-    returning job.id
 )
 select
     claimed.job_id,

@@ -195,9 +195,8 @@ def handed_over(job_id: UUID) -> bool:
     return bool(extended)
 
 
-def test_the_body_of_a_result_that_lost_its_lease_is_removed(fleet: Fleet, folder: Path) -> None:
-    job_id = put(handlers.produce, 1000, 2.0)
-    worker = start(fleet, folder)
+def lose_a_lease_while_it_runs(worker: WorkerProcess, job_id: UUID) -> None:
+    """Take the lease from a job that produces a result; the worker has ended when its outcome was refused."""
     wait_for_effect("producing", job_id, of=worker)
     with raw_session() as session:
         # As a reap by another worker would, but that the job stays where it is.
@@ -205,9 +204,14 @@ def test_the_body_of_a_result_that_lost_its_lease_is_removed(fleet: Fleet, folde
             "update pgbroker.job set lease_token = lease_token + 1, lease_expires_at = 'infinity' where id = %s",
             (job_id,),
         )
-
     wait_until(lambda: "outcome was refused" in worker.log, "the outcome is refused", of=worker)
     assert worker.stop() == 0
+
+
+def test_the_body_of_a_result_that_lost_its_lease_is_removed(fleet: Fleet, folder: Path) -> None:
+    job_id = put(handlers.produce, 1000, 2.0)
+
+    lose_a_lease_while_it_runs(start(fleet, folder), job_id)
 
     assert files_in(folder) == []
     assert executions_of(job_id) == []
@@ -216,15 +220,8 @@ def test_the_body_of_a_result_that_lost_its_lease_is_removed(fleet: Fleet, folde
 def test_a_worker_that_ends_tells_the_bodies_that_a_hanging_storage_keeps(fleet: Fleet, folder: Path) -> None:
     job_id = put(handlers.produce, 1000, 2.0)
     worker = start(fleet, folder, FLAWED + "HangingDelete")
-    wait_for_effect("producing", job_id, of=worker)
-    with raw_session() as session:
-        session.execute(
-            "update pgbroker.job set lease_token = lease_token + 1, lease_expires_at = 'infinity' where id = %s",
-            (job_id,),
-        )
 
-    wait_until(lambda: "outcome was refused" in worker.log, "the outcome is refused", of=worker)
-    assert worker.stop() == 0
+    lose_a_lease_while_it_runs(worker, job_id)
 
     (name,) = files_in(folder)
     assert worker.log.count("a body stays in the storage") == 1

@@ -180,7 +180,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             ("idempotency key", job.idempotency_key),
             ("correlation id", job.correlation_id),
             ("reason", " ".join(filter(None, (job.reason_code, job.reason)))),
-            ("arguments", short_call(job.stored_call)),
+            ("arguments", short_json(reports.arguments_of(job.stored_call))),
             ("result", short_json(job.stored_result) if job.status == Status.COMPLETED else None),
         )
         self.stdout.write(pairs(shown))
@@ -307,13 +307,6 @@ def short_json(value: Any) -> str:
     if isinstance(value, Reference):
         return str(value)
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def short_call(call: Any) -> str:
-    """Write the arguments of a stored call in one line."""
-    return short_json(
-        {name: call.get(name) for name in ("args", "kwargs")} if isinstance(call, dict) else call
-    )
 
 
 def operator() -> str:
