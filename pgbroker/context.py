@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 StopReason = Literal["cancelled", "timed_out", "lease_lost", "shutdown"]
 
+# One for all: it is held for a moment, and most attempts are never asked to stop.
+_stop_lock = threading.Lock()
+
 
 class Stop:
     """Whether and why an attempt should stop. Set once; the first reason stays."""
 
-    __slots__ = ("_event", "_lock", "reason", "shutting_down")
+    __slots__ = ("_event", "reason", "shutting_down")
 
     def __init__(self) -> None:
         self.reason: StopReason | None = None
@@ -27,11 +30,10 @@ class Stop:
         self.shutting_down = False
         # Made only when somebody waits: most attempts never do.
         self._event: threading.Event | None = None
-        self._lock = threading.Lock()
 
     def set(self, reason: StopReason) -> None:
         """Ask the attempt to stop."""
-        with self._lock:
+        with _stop_lock:
             if self.reason is None:
                 self.reason = reason
             if self._event is not None:
@@ -39,7 +41,7 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Wait so many seconds, or until asked to stop; tells whether it was."""
-        with self._lock:
+        with _stop_lock:
             if self.reason is not None:
                 return True
             if self._event is None:

@@ -15,3 +15,11 @@ current_lease: ContextVar["Lease | None"] = ContextVar("pgbroker_current_lease",
 correlation_id: ContextVar[str | None] = ContextVar("pgbroker_correlation_id", default=None)
 traceparent: ContextVar[str | None] = ContextVar("pgbroker_traceparent", default=None)
 principal: ContextVar[str | None] = ContextVar("pgbroker_principal", default=None)
+
+
+def current_correlation_id() -> str | None:
+    """Return what new jobs inherit: the id that was set, else the id of the job that runs here."""
+    chosen = correlation_id.get()
+    if chosen is None and (lease := current_lease.get()) is not None:
+        return str(lease.job_id)
+    return chosen

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -410,5 +411,10 @@ def listen(session: Session, channel: str = "pgbroker") -> psycopg.Connection[tu
 
 
 def array(values: Sequence[object]) -> str:
-    """Write an array literal of numbers or uuids: ten times faster than adapting a list element by element."""
+    """Write an array literal of numbers: ten times faster than adapting a list element by element."""
     return "{" + ",".join(map(str, values)) + "}"
+
+
+def uuid_array(values: Sequence[UUID]) -> str:
+    """Write an array literal of UUIDs: their integers, in hexadecimal digits, are read sooner than their text."""
+    return "{" + ",".join([f"{value.int:032x}" for value in values]) + "}"

@@ -7,6 +7,7 @@ A worker reports; the statement that holds the row decides the next status.
 
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from uuid import UUID
 
 from pgbroker.errors import InvalidOption
 from pgbroker.lease import Lease
@@ -87,6 +88,6 @@ class Ended(NamedTuple):
 class Settled(NamedTuple):
     """The row's decision about one attempt: the job's next status."""
 
-    job_id: object
+    job_id: UUID
     lease_token: int
     status: int

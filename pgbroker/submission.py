@@ -131,7 +131,7 @@ def _row_of(call: Call, envelope: dict[str, Any]) -> dict[str, Any]:
     for name, variable in (("principal", correlation.principal), ("traceparent", correlation.traceparent)):
         if (value := variable.get()) is not None:
             row[name] = value
-    if (value := options.correlation_id or correlation.correlation_id.get()) is not None:
+    if (value := options.correlation_id or correlation.current_correlation_id()) is not None:
         row["correlation_id"] = value
     return row
 

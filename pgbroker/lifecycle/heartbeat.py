@@ -36,7 +36,7 @@ def heartbeat(
             "heartbeat",
             {
                 "worker_id": worker_id,
-                "job_ids": db.array([each.job_id for each in batch]),
+                "job_ids": db.uuid_array([each.job_id for each in batch]),
                 "tokens": db.array([each.lease_token for each in batch]),
                 "lease": lease,
             },

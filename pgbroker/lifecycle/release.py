@@ -29,7 +29,7 @@ def release(
             "release",
             {
                 "worker_id": worker_id,
-                "job_ids": db.array([lease.job_id for lease, _ in batch]),
+                "job_ids": db.uuid_array([lease.job_id for lease, _ in batch]),
                 "tokens": db.array([lease.lease_token for lease, _ in batch]),
                 "delays": [delay for _, delay in batch],
                 "code": code,

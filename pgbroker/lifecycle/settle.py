@@ -15,7 +15,7 @@ def settle(outcomes: Sequence[Ended], *, using: str | db.Session = "default") ->
     Returns the decisions. An attempt that is not among them was lost: its lease had passed on, and
     nothing about it changed. One statement for each worker id among the leases, which is one.
     """
-    ordered = sorted(outcomes, key=lambda ended: (ended.lease.worker_id, ended.lease.job_id))
+    ordered = sorted(outcomes, key=lambda ended: (ended.lease.worker_id.int, ended.lease.job_id.int))
     decisions: list[Settled] = []
     for worker_id, group in groupby(ordered, key=lambda ended: ended.lease.worker_id):
         batch = list(group)
@@ -23,7 +23,7 @@ def settle(outcomes: Sequence[Ended], *, using: str | db.Session = "default") ->
             "settle",
             {
                 "worker_id": worker_id,
-                "job_ids": db.array([ended.lease.job_id for ended in batch]),
+                "job_ids": db.uuid_array([ended.lease.job_id for ended in batch]),
                 "tokens": db.array([ended.lease.lease_token for ended in batch]),
                 "states": db.array([int(ended.state) for ended in batch]),
                 # Quoted: the text of an instant has a space.

@@ -22,7 +22,8 @@ class Board:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._lock = threading.Lock()
-        self._attempts: dict[UUID, Attempt] = {}
+        # By the integer of the job's id, which Python hashes and compares several times as fast as a UUID.
+        self._attempts: dict[int, Attempt] = {}
         self._waiting: deque[Attempt] = deque()
         self._running = 0
         self._stuck = 0
@@ -65,7 +66,7 @@ class Board:
 
     def has(self, job_id: UUID, lease_token: int) -> bool:
         """Tell whether this very attempt is in possession."""
-        attempt = self._attempts.get(job_id)
+        attempt = self._attempts.get(job_id.int)
         return attempt is not None and attempt.lease.lease_token == lease_token
 
     # -------------------------------------------------------------- flow
@@ -75,7 +76,7 @@ class Board:
         starting: list[Attempt] = []
         with self._lock:
             for attempt in attempts:
-                self._attempts[attempt.lease.job_id] = attempt
+                self._attempts[attempt.lease.job_id.int] = attempt
                 if attempt.lease.fragile:
                     self._waiting.appendleft(attempt)
                 else:
@@ -127,14 +128,14 @@ class Board:
         """Let go of attempts that are settled, released or lost."""
         with self._lock:
             for attempt in attempts:
-                known = self._attempts.get(attempt.lease.job_id)
+                known = self._attempts.get(attempt.lease.job_id.int)
                 # The same job may have been claimed again meanwhile, under a new token.
                 if known is attempt:
-                    del self._attempts[attempt.lease.job_id]
+                    del self._attempts[attempt.lease.job_id.int]
 
     def find(self, job_id: UUID, lease_token: int) -> Attempt | None:
         """Return this very attempt if it is in possession."""
-        attempt = self._attempts.get(job_id)
+        attempt = self._attempts.get(job_id.int)
         return attempt if attempt is not None and attempt.lease.lease_token == lease_token else None
 
     def take_back_waiting(self) -> list[Attempt]:

@@ -31,11 +31,26 @@ def enter(attempt: Attempt) -> list[tuple[ContextVar[Any], Token[Any]]]:
         (current_attempt, attempt),
         (correlation.tenant, tenant),
         (correlation.current_lease, lease),
-        (correlation.correlation_id, lease.correlation_id or str(lease.job_id)),
+        (correlation.correlation_id, lease.correlation_id),
         (correlation.traceparent, lease.traceparent),
         (correlation.principal, lease.principal),
     )
     return [(variable, variable.set(value)) for variable, value in values]
+
+
+def enter_empty(attempt: Attempt) -> None:
+    """Do as `enter` does in a context where nothing is set yet: what is absent is not set."""
+    lease = attempt.lease
+    current_attempt.set(attempt)
+    correlation.current_lease.set(lease)
+    if lease.tenant_id != correlation.DEFAULT_TENANT:
+        correlation.tenant.set(lease.tenant_id)
+    if lease.correlation_id is not None:
+        correlation.correlation_id.set(lease.correlation_id)
+    if lease.traceparent is not None:
+        correlation.traceparent.set(lease.traceparent)
+    if lease.principal is not None:
+        correlation.principal.set(lease.principal)
 
 
 def leave(tokens: list[tuple[ContextVar[Any], Token[Any]]]) -> None:

@@ -59,7 +59,9 @@ class Service(threading.Thread):
 
     def wake(self) -> None:
         """End the current wait, or the next one before it begins."""
-        self._wake.set()
+        # Set already is what it is most of the time, and dearer to set again than to look at.
+        if not self._wake.is_set():
+            self._wake.set()
 
     def stop(self) -> None:
         """End the loop after the current step."""

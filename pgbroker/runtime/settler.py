@@ -100,7 +100,7 @@ class Settler:
 
     def _written(self, batch: list[Pair], decisions: list[Settled]) -> None:
         self._forget(batch)
-        statuses = {decision.job_id: decision.status for decision in decisions}
+        statuses = {decision.job_id.int: decision.status for decision in decisions}
         self._tell(batch, statuses)
         self.worker.board.settled(attempt for attempt, _ in batch)
         self.settled_count += len(decisions)
@@ -176,12 +176,12 @@ class Settler:
                 return None
         return error
 
-    def _tell(self, batch: list[Pair], statuses: dict[object, int]) -> None:
+    def _tell(self, batch: list[Pair], statuses: dict[int, int]) -> None:
         wanted = telemetry.wanted("attempt.settled")
         if not wanted and len(statuses) == len(batch) and not any(ended.error_code for _, ended in batch):
             return
         for attempt, ended in batch:
-            status = statuses.get(ended.lease.job_id)
+            status = statuses.get(ended.lease.job_id.int)
             if status is None:
                 self.worker.leftovers.put(ended)
                 telemetry.emit(
@@ -237,12 +237,12 @@ def _weight(ended: Ended) -> int:
     return sum(len(text) for text in (ended.error, ended.traceback, ended.result, ended.log_tail) if text)
 
 
-def shortest_wait(batch: list[Pair], statuses: dict[object, int]) -> float | None:
+def shortest_wait(batch: list[Pair], statuses: dict[int, int]) -> float | None:
     """Return the seconds until the first of these jobs is due again; None when none of them is."""
     waits = [
         ended.delay.total_seconds() if ended.delay else 0.0
         for _, ended in batch
-        if statuses.get(ended.lease.job_id) == Status.SCHEDULED
+        if statuses.get(ended.lease.job_id.int) == Status.SCHEDULED
     ]
     return min(waits) if waits else None
 

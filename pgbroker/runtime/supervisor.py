@@ -333,7 +333,7 @@ class Worker:
         if following is not None:
             self.start(following)
 
-    def after_settle(self, batch: list[Pair], statuses: dict[object, int]) -> None:
+    def after_settle(self, batch: list[Pair], statuses: dict[int, int]) -> None:
         """Learn from settled attempts, and make room for more."""
         self.pace.saw(seconds_by_type(batch))
         wait = shortest_wait(batch, statuses)

@@ -344,7 +344,7 @@ def around() -> dict[str, Any]:
         "left_behind": left_behind.get(),
         "tenant": correlation.tenant.get(),
         "everything": correlation.scope_all.get(),
-        "correlation_id": correlation.correlation_id.get(),
+        "correlation_id": correlation.current_correlation_id(),
         "attempt": str(attempt.lease.job_id) if attempt else None,
     }
 

@@ -20,7 +20,7 @@ from pgbroker.runtime.isolation import (
     clean_connections,
     close_idle_connections,
     end_if_forked,
-    enter,
+    enter_empty,
     freshen_connections,
     losses,
 )
@@ -136,7 +136,6 @@ class EventLoopExecutor:
         # An empty context: a task would take over that of whoever makes it, such as the job that just ended here.
         task = asyncio.get_running_loop().create_task(self._run(attempt), context=Context())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _cancel(self, attempt: Attempt) -> None:
         """
@@ -154,13 +153,21 @@ class EventLoopExecutor:
             task.cancel()
 
     async def _run(self, attempt: Attempt) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._run_in(task, attempt)
+        finally:
+            self._tasks.discard(task)
+
+    async def _run_in(self, task: "asyncio.Task[None]", attempt: Attempt) -> None:
         # The task has a context of its own, so nothing set here needs to be put back.
-        enter(attempt)
+        enter_empty(attempt)
         sensitive = self._contexts.pop() if self._contexts else _JobThread()
         SyncToAsync.thread_sensitive_context.set(sensitive)
         if sensitive.cleaned_at <= losses.last_at:
             await self._clean(sensitive)
-        attempt.handle = asyncio.current_task()
+        attempt.handle = task
         ended = await self._attempt(attempt)
         attempt.handle = None
         # Told before the cleaning: a thread that the handler left at work may take long, or for ever.

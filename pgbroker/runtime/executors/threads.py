@@ -16,7 +16,7 @@ from pgbroker.runtime.isolation import (
     clean_connections,
     close_idle_connections,
     end_if_forked,
-    enter,
+    enter_empty,
     freshen_connections,
 )
 
@@ -90,7 +90,7 @@ class ThreadExecutor:
     def _attempt(self, attempt: Attempt) -> "Ended":
         settings = self.worker.settings
         job_type = attempt.job_type
-        enter(attempt)
+        enter_empty(attempt)
         try:
             if (stopped := attempt.stopped_before_it_ran()) is not None:
                 return attempt.failed(stopped, settings)
