@@ -1,1 +1,1 @@
-"""Measurements: pgbroker beside raw loops on the same schema."""
+"""Measurements of pgbroker beside the raw database and its peers. `python3 testproject bench --list` names them."""

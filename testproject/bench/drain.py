@@ -1,145 +1,96 @@
-"""How fast a worker drains a queue of jobs that do nothing, beside a bare loop of the same statements."""
+"""How fast workers empty a queue of jobs that do nothing, beside a bare loop of the same statements."""
 
-import statistics
-import time
+from __future__ import annotations
+
 from collections.abc import Callable
-from datetime import date, timedelta
+from functools import partial
 from typing import Any
 
-from django.core.management import call_command
-from django.db import connection
+from pgbroker.registry import JobTask
+from testproject.bench import jobs, raw, stage, worker
+from testproject.bench.compare import against, rotate, row
+from testproject.bench.conditions import versions
+from testproject.bench.rows import Row, Scale
 
-from pgbroker import db, enqueue_many, registry
-from pgbroker.ids import new_id
-from pgbroker.lifecycle.claim import claim
-from pgbroker.lifecycle.declare import list_queues
-from pgbroker.lifecycle.settle import settle
-from pgbroker.outcomes import Ended
-from pgbroker.runtime.supervisor import Worker, WorkerOptions
-from pgbroker.states import AttemptState
-from testproject.bench import jobs
-
-BATCH = 500
-TABLES = "job, job_payload, job_state, idempotency, execution, job_event, job_counter"
+RAW = "a raw loop of the same statements, 500 a batch, on one connection"
+SLOTS = "--concurrency=8"
 
 
-def _fill(task: registry.JobTask[Any, Any], count: int) -> None:
-    """Empty the tables and enqueue *count* jobs; statistics and visibility as after a quiet while."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"truncate {', '.join(f'pgbroker.{name}' for name in TABLES.split(', '))}")
-    day = date(2026, 11, 1)
-    outcomes = enqueue_many([task.bind(number, day, note="x" * 20) for number in range(count)])
-    assert all(outcome.outcome == "created" for outcome in outcomes)
-    with connection.cursor() as cursor:
-        for name in ("job", "job_payload"):
-            cursor.execute(f"vacuum analyze pgbroker.{name}")
+def measured(task: JobTask[Any, Any], count: int, run: Callable[[], float]) -> float:
+    """Fill, run, and prove that each job is completed and recorded once; jobs a second."""
+    stage.empty()
+    stage.fill(task, count)
+    rate = run()
+    stage.prove_completed(count)
+    return rate
 
 
-def _check(count: int) -> None:
-    """Prove that each job ran once and was recorded once."""
-    with connection.cursor() as cursor:
-        cursor.execute("select count(*) filter (where status = 10), count(*) from pgbroker.job")
-        assert cursor.fetchone() == (count, count)
-        cursor.execute("select count(*), count(distinct job_id) from pgbroker.execution where state = 1")
-        assert cursor.fetchone() == (count, count)
+def drained(task: JobTask[Any, Any], count: int, processes: int = 1) -> float:
+    """Drain *count* jobs with so many worker processes; jobs a second."""
+
+    def run() -> float:
+        look = stage.notes(count)
+        seconds = worker.drain(processes, look, SLOTS)
+        look.prove_once()
+        return count / seconds
+
+    return measured(task, count, run)
 
 
-def _raw(count: int) -> float:
-    """Claim 500 and settle 500, two commits on one connection, and nothing between them; jobs a second."""
-    session, worker_id = db.Session("default", purpose="bench"), new_id()
-    queue_id = next(queue.id for queue in list_queues() if queue.name == "bench")
-    bounds: dict[int, Any] = {}
-    began = time.perf_counter()
-    while leases := claim(
-        queue_id,
-        limit=BATCH,
-        idle=BATCH,
-        worker_id=worker_id,
-        lease=timedelta(seconds=60),
-        ageing=timedelta(seconds=60),
-        max_crashes=3,
-        suspects=1,
-        bounds=bounds,
-        using=session,
-    ):
-        last = leases[-1]
-        bounds[last.priority] = (last.ready_at, last.job_id)
-        settle(
-            [Ended(lease, AttemptState.COMPLETED, lease.leased_at, 0.0) for lease in leases], using=session
-        )
-    seconds = time.perf_counter() - began
-    session.drop()
-    return count / seconds
-
-
-def _worker(count: int) -> float:
-    """Drain with one worker process, from its first claim to the last settle; jobs a second."""
-    worker = Worker(WorkerOptions(queues=("bench",), concurrency=8, max_jobs=count))
-    worker.prepare()
-    began = time.perf_counter()
-    worker.start_services()
-    while worker.settler.settled_count < count:
-        time.sleep(0.002)
-    seconds = time.perf_counter() - began
-    worker.stop()
-    assert worker.run_to_end() == 0
-    return count / seconds
-
-
-def _compare(task: registry.JobTask[Any, Any], *, goal: float, quick: bool) -> dict[str, Any]:
-    count, rounds = (10_000, 3) if quick else (60_000, 5)
-    call_command("migrate", verbosity=0)
-    registry.synchronise(using="default")
-    ratios, values, raws = [], [], []
-    for _ in range(rounds):
-        rates = {}
-        for name, run in (("raw", _raw), ("worker", _worker)):
-            _fill(task, count)
-            rates[name] = run(count)
-            _check(count)
-        raws.append(rates["raw"])
-        values.append(rates["worker"])
-        ratios.append(rates["worker"] / rates["raw"])
-    ratio = statistics.median(ratios)
-    return {
-        "value": round(statistics.median(values)),
-        "against": {
-            "what": "a raw loop of the same statements, 500 a batch",
-            "value": round(statistics.median(raws)),
+def _drain(scale: Scale, task: JobTask[Any, Any], *, at_least: float) -> dict[str, Any]:
+    count, rounds = scale.count(quick=10_000, full=60_000), scale.turns(quick=3, full=5)
+    figures = rotate(
+        {
+            "raw": lambda: measured(task, count, lambda: raw.drain(count)),
+            "pgbroker": partial(drained, task, count),
         },
-        "ratio": round(ratio, 3),
-        "goal": f">= {goal}",
-        "holds": ratio >= goal,
-        "spread": [round(min(ratios), 3), round(max(ratios), 3)],
-        "jobs": count,
-        "rounds": rounds,
-        "quick": quick,
-        "versions": versions(),
-    }
+        rounds=rounds,
+    )
+    return row(
+        figures.median("pgbroker"),
+        "jobs/s",
+        [against(figures, "pgbroker", "raw", what=RAW, at_least=at_least)],
+        jobs=count,
+        rounds=rounds,
+        quick=scale.quick,
+        versions=versions(),
+    )
 
 
-def versions() -> dict[str, str]:
-    """Tell what was measured."""
-    import platform
+def _two_workers(scale: Scale) -> dict[str, Any]:
+    count, rounds = scale.count(quick=10_000, full=60_000), scale.turns(quick=3, full=5)
+    figures = rotate(
+        {
+            "one": partial(drained, jobs.noop_async, count),
+            "two": partial(drained, jobs.noop_async, count, processes=2),
+        },
+        rounds=rounds,
+    )
+    return row(
+        figures.median("two"),
+        "jobs/s",
+        [against(figures, "two", "one", what="one worker process", at_least=1.2)],
+        jobs=count,
+        rounds=rounds,
+        quick=scale.quick,
+        versions=versions(),
+    )
 
-    import django
-    import psycopg
 
-    import pgbroker
-
-    with connection.cursor() as cursor:
-        cursor.execute("show server_version")
-        (server,) = cursor.fetchone()
-    return {
-        "pgbroker": pgbroker.__version__,
-        "python": platform.python_version(),
-        "django": django.get_version(),
-        "psycopg": psycopg.__version__,
-        "postgresql": server,
-    }
-
-
-ROWS: dict[str, Callable[..., dict[str, Any]]] = {
-    "drain-async": lambda quick: _compare(jobs.noop_async, goal=0.4, quick=quick),
-    "drain-threads": lambda quick: _compare(jobs.noop_sync, goal=0.4, quick=quick),
-}
+ROWS = [
+    Row(
+        name="drain-async",
+        what="one worker process empties a queue of async jobs that do nothing",
+        measure=lambda scale: _drain(scale, jobs.noop_async, at_least=0.5),
+    ),
+    Row(
+        name="drain-threads",
+        what="one worker process empties a queue of sync jobs that do nothing, in threads",
+        measure=lambda scale: _drain(scale, jobs.noop_sync, at_least=0.4),
+    ),
+    Row(
+        name="two-workers",
+        what="two worker processes empty it, beside one",
+        measure=_two_workers,
+    ),
+]
