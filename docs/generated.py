@@ -8,6 +8,7 @@ a page that was forgotten fails there.
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import os
 import re
@@ -102,6 +103,28 @@ def public_names() -> str:
             kind = "exception"
         rows.append((f"`{name}`", kind, first_sentence(thing)))
     return table(("Name", "Kind", "What it does"), rows)
+
+
+def testing_names() -> str:
+    from pgbroker import testing
+
+    rows = []
+    for name in testing.__all__:
+        thing = getattr(testing, name)
+        rows.append((f"`{name}`", "class" if inspect.isclass(thing) else "function", first_sentence(thing)))
+    return table(("Name", "Kind", "What it does"), rows)
+
+
+def pytest_fixtures() -> str:
+    from pgbroker import pytest_plugin
+
+    tree = ast.parse(inspect.getsource(pytest_plugin))
+    rows = [
+        (f"`{node.name}`", " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()))
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list and not node.name.startswith("_")
+    ]
+    return table(("Fixture", "What it is"), rows)
 
 
 def job_options() -> str:
@@ -223,6 +246,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "events": events,
     "public-names": public_names,
     "job-options": job_options,
+    "testing-names": testing_names,
+    "pytest-fixtures": pytest_fixtures,
     "sql-functions": sql_functions,
     "commands": commands,
     "transitions": transitions,

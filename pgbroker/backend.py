@@ -31,7 +31,7 @@ from pgbroker.lifecycle.look import Job, look
 from pgbroker.outcomes import Ended
 from pgbroker.registry import Call, JobTask, lookup, signature_of
 from pgbroker.states import AttemptState, Status
-from pgbroker.submission import submit
+from pgbroker.submission import submit, wake
 from pgbroker.task_results import JobResult, call_parts
 from pgbroker.tenancy import current_tenant, tenant_context
 
@@ -90,7 +90,10 @@ class PgBrokerBackend(BaseTaskBackend):
         tenant = job_task.call_options.tenant or current_tenant()
         if answer.outcome == "created":
             result = self._new_result(task, submission.envelope, answer, tenant)
-            task_enqueued.send(type(self), task_result=result)
+            try:
+                task_enqueued.send(type(self), task_result=result)
+            finally:
+                wake(submission, using=self.database)
             return result
         with tenant_context(tenant):
             return self.get_result(str(answer.job_id))

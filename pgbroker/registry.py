@@ -249,6 +249,12 @@ def types() -> dict[str, JobType]:
     return _types.by_key()
 
 
+def names() -> dict[str, JobType]:
+    """Return every registered type by its key, and by each of its former names that is nobody's key now."""
+    known = types()
+    return {alias: each for each in known.values() for alias in each.task.aliases} | known
+
+
 def lookup(key: str) -> JobType:
     """Return the type of that key or alias; raises `UnknownJobType`."""
     known = types()
@@ -367,6 +373,19 @@ def synchronise(*, using: "str | Session") -> dict[str, int]:
         ],
         using=using,
     )
+
+
+def synchronise_apart(*, using: str) -> None:
+    """
+    Make the same rows on a connection of its own, whatever transaction the caller is in.
+
+    A declaration in the caller's transaction would make every worker that starts wait for its end.
+    """
+    session = Session(using, purpose="declare")
+    try:
+        synchronise(using=session)
+    finally:
+        session.drop()
 
 
 def declare_after_migrate(*, using: str, plan: Any = None, **_: Any) -> None:

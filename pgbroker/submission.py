@@ -10,7 +10,6 @@ from django.db import connections, transaction
 from pgbroker import bodies, correlation, payload, telemetry
 from pgbroker.conf import settings
 from pgbroker.custody import Custody
-from pgbroker.db import Session
 from pgbroker.errors import (
     EnqueueRefused,
     IdempotencyConflict,
@@ -24,7 +23,7 @@ from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.options import instant
 from pgbroker.policy.backoff import Backoff
 from pgbroker.policy.body_names import name_of
-from pgbroker.registry import Call, JobTask, signature_of, synchronise, types
+from pgbroker.registry import Call, JobTask, signature_of, synchronise_apart, types
 from pgbroker.tenancy import current_tenant, tenant_context
 from pgbroker.wakeups import wake_after_commit
 
@@ -143,7 +142,11 @@ def database_of(task: JobTask[Any, Any]) -> str:
 
 
 def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueued]:
-    """Enqueue one call in the current transaction; returns it and the answer. Raises what was refused."""
+    """
+    Enqueue one call in the current transaction; returns it and the answer. Raises what was refused.
+
+    Nobody is woken yet: whoever called tells the world first, then calls `wake`.
+    """
     alias = using or database_of(call.task)
     submission = submission_of(call, using=alias)
     row = submission.row
@@ -157,8 +160,13 @@ def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueue
         _end_custody(submission.custody, row, answer)
     if (error := refusal(row, answer)) is not None:
         raise error
-    _tell(row, answer, alias)
+    _tell_event(row, answer)
     return submission, answer
+
+
+def wake(submission: Submission, *, using: str) -> None:
+    """Wake the workers of a submitted job's queue once the current transaction has committed."""
+    wake_after_commit(submission.row["queue"], using=using)
 
 
 def _end_custody(custody: Custody, row: Mapping[str, Any], answer: Enqueued) -> None:
@@ -254,13 +262,7 @@ def _enqueue(rows: list[dict[str, Any]], alias: str) -> list[Enqueued]:
     answers = enqueue_rows(rows, using=alias)
     late = [place for place, answer in enumerate(answers) if _only_undeclared(rows[place], answer)]
     if late:
-        # On a connection of its own: a declaration in the caller's transaction would make every worker that
-        # starts wait for it.
-        session = Session(alias, purpose="declare")
-        try:
-            synchronise(using=session)
-        finally:
-            session.drop()
+        synchronise_apart(using=alias)
         again = enqueue_rows([rows[place] for place in late], using=alias)
         for place, answer in zip(late, again, strict=True):
             answers[place] = answer._replace(ordinal=answers[place].ordinal)
@@ -291,12 +293,6 @@ def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
             return IdempotencyConflict(row["idempotency_key"], answer.job_id, same_body=same_body)
         case code:
             return EnqueueRefused(code, answer.detail or code)
-
-
-def _tell(row: Mapping[str, Any], answer: Enqueued, alias: str) -> None:
-    if answer.outcome == "created":
-        wake_after_commit(row["queue"], using=alias)
-    _tell_event(row, answer)
 
 
 def _tell_event(row: Mapping[str, Any], answer: Enqueued) -> None:

@@ -11,13 +11,8 @@ from django.db import connections
 
 from testproject import database, embedded_pg
 
-TABLES_TO_EMPTY = [
-    f"pgbroker.{name}"
-    for name in (
-        "job", "job_payload", "job_state", "idempotency", "execution", "job_event", "worker", "job_counter",
-        "pause", "queue_priority",
-    )
-]  # fmt: skip
+# A test that commits leaves nothing of pgbroker's behind.
+pytest_plugins = ["pgbroker.pytest_plugin"]
 
 server = pytest.StashKey[embedded_pg.Running]()
 
@@ -65,35 +60,3 @@ def superuser(db: None) -> Iterator[psycopg.Connection]:
         if not may:
             pytest.skip("the user in DATABASE_URL is not a superuser")
         yield connection
-
-
-@pytest.fixture(autouse=True)
-def empty_pgbroker_tables(request: pytest.FixtureRequest) -> Iterator[None]:
-    """
-    Empty pgbroker's tables after a test that commits: Django's flush does not see them in their schema.
-
-    Queues and job types stay, as after migrate: others may know their numbers.
-    """
-    marker = request.node.get_closest_marker("django_db")
-    commits = bool(marker and marker.kwargs.get("transaction"))
-    if not commits and not {"transactional_db", "live_server"} & set(request.fixturenames):
-        yield
-        return
-    request.getfixturevalue("transactional_db")
-    yield
-    # Imported here: models can be loaded once Django is set up.
-    from tests.support.jobs import guards_off
-
-    with connections["default"].cursor() as cursor:
-        cursor.execute("select pg_relation_size('pgbroker.job') > 5000000")
-        (big,) = cursor.fetchone()
-        if big:
-            cursor.execute(f"truncate {', '.join(TABLES_TO_EMPTY)}")
-        else:
-            # A truncate makes new files for every partition; a few rows are sooner deleted.
-            with guards_off():
-                for table in TABLES_TO_EMPTY:
-                    cursor.execute(f"delete from {table}")
-        cursor.execute(
-            "insert into pgbroker.queue_priority (queue_id, priority) select id, 0 from pgbroker.queue"
-        )

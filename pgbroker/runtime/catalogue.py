@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pgbroker.db import Session
 from pgbroker.lease import Lease
 from pgbroker.lifecycle.declare import QueueRow, declare_queues, list_queues, type_ids
-from pgbroker.registry import JobType, synchronise, types
+from pgbroker.registry import JobType, names, synchronise, types
 
 if TYPE_CHECKING:
     from pgbroker.runtime.supervisor import Worker
@@ -33,13 +33,11 @@ class Catalogue:
         self._serve(declare_queues(named, using=using) if named else list_queues(using=using))
 
     def _learn_types(self, ids: dict[str, int], *, using: str | Session) -> None:
-        known = types()
-        former = {
-            alias: key for key, each in known.items() for alias in each.task.aliases if alias not in known
-        }
+        known = names()
+        former = list(known.keys() - types().keys())
         if former:
-            ids.update(type_ids(list(former), using=using))
-        self.types.update({number: known[former.get(name, name)] for name, number in ids.items()})
+            ids.update(type_ids(former, using=using))
+        self.types.update({number: known[name] for name, number in ids.items()})
         self._types_at = time.monotonic()
 
     def handler_of(self, lease: Lease) -> JobType | None:

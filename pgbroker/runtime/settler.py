@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgbroker import telemetry
 from pgbroker.db import Session
@@ -188,19 +188,24 @@ class Settler:
                     "attempt.lease_lost", **self.worker.keys(attempt.lease), state=ended.state.label
                 )
             elif wanted or ended.error_code:
-                event = _event_of(ended, status)
-                telemetry.emit(
-                    event,
-                    **self.worker.keys(attempt.lease),
-                    duration_seconds=ended.seconds,
-                    error_code=ended.error_code,
-                    state=ended.state.label,
-                    status=Status(status).label,
-                    error=None if event == "attempt.settled" else ended.error,
-                    exception=attempt.error if event == "job.gave_up" else None,
-                    attempt=attempt,
-                    ended=ended,
-                )
+                tell_ended(self.worker.keys(attempt.lease), attempt, ended, status)
+
+
+def tell_ended(keys: dict[str, Any], attempt: Attempt, ended: Ended, status: int) -> None:
+    """Tell how an attempt ended and what the row decided; *keys* are those of the attempt."""
+    event = _event_of(ended, status)
+    telemetry.emit(
+        event,
+        **keys,
+        duration_seconds=ended.seconds,
+        error_code=ended.error_code,
+        state=ended.state.label,
+        status=Status(status).label,
+        error=None if event == "attempt.settled" else ended.error,
+        exception=attempt.error if event == "job.gave_up" else None,
+        attempt=attempt,
+        ended=ended,
+    )
 
 
 def _is_connection_trouble(error: Exception) -> bool:

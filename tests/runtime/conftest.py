@@ -21,9 +21,7 @@ def zygote(
 
 
 @pytest.fixture
-def fleet(
-    zygote: fleets.Fleet, transactional_db: None, empty_pgbroker_tables: None
-) -> Iterator[fleets.Fleet]:
+def fleet(zygote: fleets.Fleet, transactional_db: None, _pgbroker_flush: None) -> Iterator[fleets.Fleet]:
     """Workers of one test; whatever still runs is killed at its end."""
     fleets.make_effects_table()
     yield zygote
