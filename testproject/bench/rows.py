@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-FAMILIES = ("drain",)
+FAMILIES = ("drain", "orm", "enqueue")
 
 
 @dataclass(frozen=True, kw_only=True)
