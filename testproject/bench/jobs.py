@@ -1,6 +1,7 @@
 """The handlers that are measured. Those that do nothing leave only the broker to be measured."""
 
 from datetime import date
+from functools import cache
 
 from pgbroker import job
 from testproject.bench import ran
@@ -19,6 +20,17 @@ async def noop_async(number: int, month: date, note: str) -> None:
 def noop_sync(number: int, month: date, note: str) -> None:
     """Do nothing, in a thread."""
     ran.note(number)
+
+
+@job(name="bench.stamp", queue_name=QUEUE)
+def stamp(number: int, month: date, note: str) -> None:
+    """Note when it began, in a thread."""
+    _stamps().stamp(number)
+
+
+@cache
+def _stamps() -> ran.Stamps:
+    return ran.Stamps.given()
 
 
 @job(name="bench.touch", queue_name=QUEUE)

@@ -52,6 +52,35 @@ def _map(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0)
 
 
+class Stamps:
+    """When each job began, by the monotonic clock: eight bytes a job, written by whichever process ran it."""
+
+    VARIABLE = "BENCH_STAMPS"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._times = _map(path)
+
+    @classmethod
+    def make(cls, path: Path, jobs: int) -> Stamps:
+        """Make the file for jobs 0 to *jobs* - 1."""
+        path.write_bytes(bytes(_AT.size * jobs))
+        return cls(path)
+
+    @classmethod
+    def given(cls) -> Stamps:
+        """Open the file that the environment names."""
+        return cls(Path(os.environ[cls.VARIABLE]))
+
+    def stamp(self, number: int) -> None:
+        """Note that job *number* begins now."""
+        _AT.pack_into(self._times, _AT.size * number, time.monotonic())
+
+    def at(self, number: int) -> float | None:
+        """Return when the job began; None before it has."""
+        return _AT.unpack_from(self._times, _AT.size * number)[0] or None
+
+
 class Look:
     """What whoever waits for the jobs sees of the file."""
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,64 +26,69 @@ PATIENCE_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-class Worker:
-    """One `broker_worker` process. It ends with the process that started it, however that ends."""
+class Child:
+    """A process that a measurement starts: a module, on the database that is measured."""
 
-    def __init__(
-        self, *flags: str, look: ran.Look | None = None, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, module: str, *arguments: str, **environment: str) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
-        environment = {
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "testproject.bench.settings",
-            "DATABASE_URL": url(),
-            "BENCH_PGBROKER": json.dumps(settings or {}),
-        }
-        if look is not None:
-            environment[ran.VARIABLE] = str(look.path)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "testproject.demo.child", "broker_worker", f"--queues={QUEUE}", *flags],
+            [sys.executable, "-m", module, *arguments],
+            # Its end: a child of the demo's kind ends with whoever holds the other end of this pipe.
             stdin=subprocess.PIPE,
             stdout=self.log,
             stderr=self.log,
             cwd=ROOT,
-            env=environment,
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "testproject.bench.settings",
+                "DATABASE_URL": url(),
+                **environment,
+            },
         )
 
-    def last_words(self) -> str:
-        """Return the end of what it wrote."""
+    def said(self) -> str:
+        """Return what it wrote, or the end of it."""
         self.log.seek(0)
         return self.log.read().decode(errors="replace")[-2000:]
 
     def stop(self) -> None:
-        """Let it drain, and wait for its end. Raises if it did not end well."""
+        """Ask it to end, and wait. Raises if it did not end well."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(PATIENCE_SECONDS)
         if code:
-            raise AssertionError(f"the worker ended with {code}:\n{self.last_words()}")
+            raise AssertionError(f"{self.process.args} ended with {code}:\n{self.said()}")
 
     def kill(self) -> None:
-        """End it on the spot."""
+        """End it on the spot, unless it has ended."""
         self.process.kill()
         self.process.wait()
         self.log.close()
 
 
+def start_worker(*flags: str, settings: Mapping[str, Any] | None = None, **environment: str) -> Child:
+    """Start one `broker_worker`; *settings* are keys of PGBROKER. It ends with this process, however that ends."""
+    return Child(
+        "testproject.demo.child",
+        "broker_worker",
+        f"--queues={QUEUE}",
+        *flags,
+        BENCH_PGBROKER=json.dumps(settings or {}),
+        **environment,
+    )
+
+
 @contextmanager
-def workers(
-    number: int, *flags: str, look: ran.Look | None = None, settings: Mapping[str, Any] | None = None
-) -> Iterator[list[Worker]]:
+def workers(number: int, *flags: str, **how: Any) -> Iterator[list[Child]]:
     """Run so many worker processes; they are registered and look for work when this returns."""
     with ExitStack() as stack:
-        running = []
+        running: list[Child] = []
         for _ in range(number):
-            worker = Worker(*flags, look=look, settings=settings)
-            stack.callback(worker.kill)
-            running.append(worker)
+            running.append(start_worker(*flags, **how))
+            stack.callback(running[-1].kill)
         wait_until(lambda: registered() >= number, running)
         yield running
-        for worker in running:
-            worker.stop()
+        for each in running:
+            each.stop()
 
 
 def url(alias: str = "default") -> str:
@@ -103,14 +108,14 @@ def registered() -> int:
     return int(count)
 
 
-def drain(number: int, look: ran.Look, *flags: str, settings: Mapping[str, Any] | None = None) -> float:
+def drain(number: int, look: ran.Look, *flags: str, **how: Any) -> float:
     """
     Let so many processes work off what is ready; returns the seconds from the first handler to the last settle.
 
     They start with the queue paused, so that starting an interpreter is in no figure.
     """
     pause(queue=QUEUE)
-    with workers(number, *flags, look=look, settings=settings) as running:
+    with workers(number, *flags, **{ran.VARIABLE: str(look.path)}, **how) as running:
         resume(queue=QUEUE)
         wait_until(lambda: look.missing == 0, running, pause_seconds=0.002)
         wait_until(lambda: not is_anything_live(), running, pause_seconds=0.001)
@@ -134,19 +139,17 @@ def is_anything_live() -> bool:
 
 def wait_until(
     true: Callable[[], bool],
-    running: list[Worker],
+    running: Sequence[Child],
     *,
     pause_seconds: float = 0.02,
     patience_seconds: float = 600.0,
 ) -> None:
-    """Wait, and raise when a worker has ended, or when it takes for ever."""
+    """Wait, and raise when a process has ended, or when it takes for ever."""
     deadline = time.monotonic() + patience_seconds
     while not true():
-        for worker in running:
-            if worker.process.poll() is not None:
-                raise AssertionError(f"a worker ended meanwhile:\n{worker.last_words()}")
+        for child in running:
+            if child.process.poll() is not None:
+                raise AssertionError(f"{child.process.args} ended meanwhile:\n{child.said()}")
         if time.monotonic() > deadline:
-            raise AssertionError(
-                f"no end after {patience_seconds:g} s:\n{running[0].last_words() if running else ''}"
-            )
+            raise AssertionError(f"no end after {patience_seconds:g} s:\n{[child.said() for child in running]}")
         time.sleep(pause_seconds)
