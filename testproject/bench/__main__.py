@@ -71,7 +71,7 @@ def run(rows: list[Row], scale: Scale) -> int:
     """Run the rows on a server of their own, unless `DATABASE_URL` names one; returns the exit code."""
     from testproject import database, embedded_pg
     from testproject.bench import conditions, stage
-    from testproject.bench.compare import tell
+    from testproject.bench.compare import NotRun, tell
 
     # A server that is as durable as PostgreSQL is by default, so that a commit costs what it costs.
     running = embedded_pg.ensure_running(database.kind()) if database.is_embedded() else None
@@ -81,7 +81,10 @@ def run(rows: list[Row], scale: Scale) -> int:
         conditions.check()
         for row in rows:
             began = time.monotonic()
-            measured = {"name": row.name, **row.measure(scale)}
+            try:
+                measured = {"name": row.name, **row.measure(scale)}
+            except NotRun as reason:
+                measured = {"name": row.name, "holds": None, "not_run": str(reason), "quick": scale.quick}
             print(json.dumps(measured), flush=True)
             tell(f"{row.name}: holds: {measured['holds']}, {time.monotonic() - began:.0f} s", keep=True)
             held = held and measured["holds"] is not False

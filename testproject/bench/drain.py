@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,13 @@ from pgbroker.registry import JobTask
 from testproject.bench import jobs, raw, stage, worker
 from testproject.bench.compare import against, rotate, row
 from testproject.bench.conditions import versions
+from testproject.bench.rivals import all_rivals, contestants, verdicts
 from testproject.bench.rows import Row, Scale
 
 RAW = "a raw loop of the same statements, 500 a batch, on one connection"
 SLOTS = "--concurrency=8"
+ASYNC_PEERS = ("pgqueuer", "awa-pg", "oban", "chancy")
+SYNC_PEERS = ("procrastinate", "django-tasks-db", "dj-queue", "django-ox", "celery with Redis")
 
 
 def measured(task: JobTask[Any, Any], count: int, run: Callable[[], float]) -> float:
@@ -37,19 +40,27 @@ def drained(task: JobTask[Any, Any], count: int, processes: int = 1) -> float:
     return measured(task, count, run)
 
 
-def _drain(scale: Scale, task: JobTask[Any, Any], *, at_least: float) -> dict[str, Any]:
+def _drain(
+    scale: Scale, task: JobTask[Any, Any], *, at_least: float, peers: Sequence[str], times: float
+) -> dict[str, Any]:
+    """Drain beside the raw loop, and beside each of these peers, which are to be left behind so many times."""
     count, rounds = scale.count(quick=10_000, full=60_000), scale.turns(quick=3, full=5)
+    rivals = {name: rival for name, rival in all_rivals().items() if name in peers}
     figures = rotate(
         {
             "raw": lambda: measured(task, count, lambda: raw.drain(count)),
             "pgbroker": partial(drained, task, count),
+            **contestants(rivals, "drain", scale),
         },
         rounds=rounds,
     )
     return row(
         figures.median("pgbroker"),
         "jobs/s",
-        [against(figures, "pgbroker", "raw", what=RAW, at_least=at_least)],
+        [
+            against(figures, "pgbroker", "raw", what=RAW, at_least=at_least),
+            *verdicts(figures, rivals, at_least=times),
+        ],
         jobs=count,
         rounds=rounds,
         quick=scale.quick,
@@ -81,12 +92,12 @@ ROWS = [
     Row(
         name="drain-async",
         what="one worker process empties a queue of async jobs that do nothing",
-        measure=lambda scale: _drain(scale, jobs.noop_async, at_least=0.5),
+        measure=lambda scale: _drain(scale, jobs.noop_async, at_least=0.5, peers=ASYNC_PEERS, times=1.0),
     ),
     Row(
         name="drain-threads",
         what="one worker process empties a queue of sync jobs that do nothing, in threads",
-        measure=lambda scale: _drain(scale, jobs.noop_sync, at_least=0.4),
+        measure=lambda scale: _drain(scale, jobs.noop_sync, at_least=0.4, peers=SYNC_PEERS, times=10.0),
     ),
     Row(
         name="two-workers",

@@ -13,6 +13,7 @@ from pgbroker.ids import new_id
 from testproject.bench import jobs, stage
 from testproject.bench.compare import against, rotate, row
 from testproject.bench.conditions import versions
+from testproject.bench.rivals import all_rivals, contestants, verdicts
 from testproject.bench.rows import Row, Scale
 
 WARM = 200
@@ -105,11 +106,22 @@ def many(count: int) -> float:
 
 def _enqueue_one(scale: Scale) -> dict[str, Any]:
     count, rounds = scale.count(quick=500, full=3_000), scale.turns(quick=3, full=5)
-    figures = rotate({"raw": lambda: raw_one(count), "pgbroker": lambda: one(count)}, rounds=rounds)
+    rivals = all_rivals()
+    figures = rotate(
+        {
+            "raw": lambda: raw_one(count),
+            "pgbroker": lambda: one(count),
+            **contestants(rivals, "one", scale),
+        },
+        rounds=rounds,
+    )
     return row(
         figures.median("pgbroker"),
         "jobs/s",
-        [against(figures, "pgbroker", "raw", what="a bare INSERT of one row, committed", at_least=0.5)],
+        [
+            against(figures, "pgbroker", "raw", what="a bare INSERT of one row, committed", at_least=0.5),
+            *verdicts(figures, rivals, at_least=1.0),
+        ],
         jobs=count,
         rounds=rounds,
         quick=scale.quick,
@@ -119,7 +131,15 @@ def _enqueue_one(scale: Scale) -> dict[str, Any]:
 
 def _enqueue_bulk(scale: Scale) -> dict[str, Any]:
     count, rounds = scale.count(quick=20_000, full=100_000), scale.turns(quick=3, full=5)
-    figures = rotate({"raw": lambda: raw_many(count), "pgbroker": lambda: many(count)}, rounds=rounds)
+    rivals = all_rivals()
+    figures = rotate(
+        {
+            "raw": lambda: raw_many(count),
+            "pgbroker": lambda: many(count),
+            **contestants(rivals, "many", scale),
+        },
+        rounds=rounds,
+    )
     return row(
         figures.median("pgbroker"),
         "jobs/s",
@@ -130,7 +150,8 @@ def _enqueue_bulk(scale: Scale) -> dict[str, Any]:
                 "raw",
                 what="one INSERT … SELECT unnest of the same rows into one table",
                 at_least=0.25,
-            )
+            ),
+            *verdicts(figures, rivals, at_least=1.0),
         ],
         jobs=count,
         rounds=rounds,
@@ -140,6 +161,8 @@ def _enqueue_bulk(scale: Scale) -> dict[str, Any]:
 
 
 ROWS = [
-    Row(name="enqueue-one", what="jobs are enqueued one by one, each in its own commit", measure=_enqueue_one),
+    Row(
+        name="enqueue-one", what="jobs are enqueued one by one, each in its own commit", measure=_enqueue_one
+    ),
     Row(name="enqueue-bulk", what="typed jobs of three fields are enqueued at once", measure=_enqueue_bulk),
 ]

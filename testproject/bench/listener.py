@@ -20,7 +20,10 @@ def main() -> None:
     stamps = Stamps.given()
     url = os.environ["DATABASE_URL"]
     # A connection whose notifications are being read runs nothing else.
-    with psycopg.connect(url, autocommit=True) as listening, psycopg.connect(url, autocommit=True) as connection:
+    with (
+        psycopg.connect(url, autocommit=True) as listening,
+        psycopg.connect(url, autocommit=True) as connection,
+    ):
         listening.execute("listen bench_line")
         print("listening", flush=True)
         for _ in listening.notifies():

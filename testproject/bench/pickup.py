@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from django.db import connection
@@ -32,7 +30,9 @@ def _enqueue(number: int) -> None:
     jobs.stamp.enqueue(number, stage.DAY, note=stage.NOTE)
 
 
-def _waits(make: Callable[[int], None], stamps: jobs.ran.Stamps, numbers: range, running: list[Child]) -> list[float]:
+def _waits(
+    make: Callable[[int], None], stamps: jobs.ran.Stamps, numbers: range, running: list[Child]
+) -> list[float]:
     """Make one job after another, at uneven times so that nothing is in step with them; returns the waits in ms."""
     called = {}
     for number in numbers:
@@ -48,7 +48,7 @@ def _pickup(scale: Scale) -> dict[str, Any]:
     stage.empty()
     with connection.cursor() as cursor:
         cursor.execute(_TABLE)
-    directory = Path(tempfile.mkdtemp(prefix="pgbroker-bench-"))
+    directory = stage.directory()
     total = WARM + rounds * count
     ours = jobs.ran.Stamps.make(directory / "ours", total)
     bare = jobs.ran.Stamps.make(directory / "bare", total)
@@ -91,5 +91,9 @@ def _pickup(scale: Scale) -> dict[str, Any]:
 
 
 ROWS = [
-    Row(name="pickup", what="an idle worker begins a job, from the enqueue call to the handler", measure=_pickup)
+    Row(
+        name="pickup",
+        what="an idle worker begins a job, from the enqueue call to the handler",
+        measure=_pickup,
+    )
 ]

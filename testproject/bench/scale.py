@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 from django.db import connection, connections
 
 from pgbroker import db, sql
@@ -39,6 +37,20 @@ _MIX = (
     (0, 0.1, "null, statement_timestamp() + interval '1 day' + n * interval '1 ms', null"),
     (2, 1.0, "statement_timestamp() - interval '1 h' + n * interval '1 us', null, null"),
 )
+_FILL = """
+with made as materialized (
+    select pgbroker.uuid7_1() as id, n
+    from generate_series(1, %(rows)s) as n
+),
+jobs as (
+    insert into pgbroker.job (id, queue_id, job_type_id, status, ready_at, available_at, finished_at)
+    select id, %(queue)s, %(type)s, %(status)s, {columns}
+    from made
+)
+insert into pgbroker.job_payload (job_id, args)
+select id, jsonb_build_object('v', 1, 'args', jsonb_build_array(n, '2026-11-01', 'x'))
+from made
+"""
 
 
 def fill(ready: int, *, using: str) -> None:
@@ -48,13 +60,8 @@ def fill(ready: int, *, using: str) -> None:
     for status, share, columns in _MIX:
         with guards_off(using=using), connections[using].cursor() as cursor:
             cursor.execute(
-                "with made as materialized (select pgbroker.uuid7_1() as id, n from generate_series(1, %s) as n), "
-                "jobs as (insert into pgbroker.job "
-                "(id, queue_id, job_type_id, status, ready_at, available_at, finished_at) "
-                f"select id, %s, %s, %s, {columns} from made) "  # noqa: S608 - columns of ours
-                "insert into pgbroker.job_payload (job_id, args) "
-                """select id, jsonb_build_object('v', 1, 'args', jsonb_build_array(n, '2026-11-01', 'x')) from made""",
-                [int(ready * share), queue, job_type, status],
+                _FILL.format(columns=columns),
+                {"rows": int(ready * share), "queue": queue, "type": job_type, "status": status},
             )
     stage.settle_down(using)
 
@@ -67,7 +74,9 @@ class Explaining(db.Session):
         self.plans: list[dict[str, Any]] = []
 
     def run(self, statement: sql.Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        explained = dataclasses.replace(statement, text=f"explain (analyze, buffers, format json) {statement.text}")
+        explained = dataclasses.replace(
+            statement, text=f"explain (analyze, buffers, format json) {statement.text}"
+        )
         ((answer,),) = super().run(explained, parameters)
         self.plans.append(answer[0]["Plan"])
         return []
@@ -108,7 +117,10 @@ class Table:
         self.milliseconds.append(1000 * (time.perf_counter() - began))
         assert len(leases) == BATCH
         self.bounds[0] = (leases[-1].ready_at, leases[-1].job_id)
-        settle([Ended(lease, AttemptState.COMPLETED, lease.leased_at, 0.0) for lease in leases], using=self.session)
+        settle(
+            [Ended(lease, AttemptState.COMPLETED, lease.leased_at, 0.0) for lease in leases],
+            using=self.session,
+        )
 
     def explain(self) -> None:
         """Count the pages of one claim."""

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from pgbroker import payload, registry
+from pgbroker.ids import new_id
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.tenancy import scope_all
 from testproject.bench import ran
@@ -100,10 +102,19 @@ def type_id(task: registry.JobTask[Any, Any], using: str = "default") -> int:
     return registry.synchronise(using=using)[task.key]
 
 
+@cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="pgbroker-bench-")
+
+
+def directory() -> Path:
+    """Return where files may be put; they go with this process."""
+    return Path(_directory().name)
+
+
 def notes(jobs: int) -> ran.Look:
     """Make a new file in which jobs note that they run."""
-    directory = Path(tempfile.mkdtemp(prefix="pgbroker-bench-"))
-    return ran.make(directory / "ran", jobs)
+    return ran.make(directory() / f"ran-{new_id()}", jobs)
 
 
 def prove_completed(count: int) -> None:

@@ -151,5 +151,7 @@ def wait_until(
             if child.process.poll() is not None:
                 raise AssertionError(f"{child.process.args} ended meanwhile:\n{child.said()}")
         if time.monotonic() > deadline:
-            raise AssertionError(f"no end after {patience_seconds:g} s:\n{[child.said() for child in running]}")
+            raise AssertionError(
+                f"no end after {patience_seconds:g} s:\n{[child.said() for child in running]}"
+            )
         time.sleep(pause_seconds)

@@ -1,0 +1,66 @@
+"""The peers' own virtual environments: made when they are first needed, in a folder that git ignores."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from testproject.bench.compare import NotRun, tell
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+DIRECTORY = CHECKOUT / ".bench"
+VERSIONS = Path(__file__).resolve().parent / "peers" / "versions.toml"
+READY = ".ready"
+# A peer gets the best interpreter there is, which need not be ours.
+PREFERRED = ("3.13", "3.12")
+
+
+def best_python() -> str:
+    """Return the newest of the preferred interpreters that starts, or else the one that runs this."""
+    for version in PREFERRED:
+        candidates = [shutil.which(f"python{version}"), *sorted(_pyenv(version), reverse=True)]
+        for candidate in filter(None, candidates):
+            if _starts(str(candidate), version):
+                return str(candidate)
+    return sys._base_executable
+
+
+def _pyenv(version: str) -> list[str]:
+    return [str(path) for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")]
+
+
+def _starts(python: str, version: str) -> bool:
+    done = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and done.stdout.startswith(f"Python {version}.")
+
+
+def packages(peer: str) -> list[str]:
+    """Return what is installed for a peer."""
+    return list(tomllib.loads(VERSIONS.read_text())[peer]["packages"])
+
+
+def python_of(peer: str) -> Path:
+    """Return the python of a peer's environment, which is made when there is none; raises `NotRun`."""
+    wanted = packages(peer)
+    base = best_python()
+    digest = hashlib.sha256("\n".join([base, *wanted]).encode()).hexdigest()[:8]
+    place = DIRECTORY / f"{peer}-{digest}"
+    python = place / "bin" / "python"
+    if (place / READY).exists() and python.exists():
+        return python
+    # Half made, by a run that was killed.
+    shutil.rmtree(place, ignore_errors=True)
+    tell(f"installing {peer} into {place.relative_to(CHECKOUT)}", keep=True)
+    install = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps"]
+    for command in ([base, "-m", "venv", str(place)], [*install, "--prefer-binary", *wanted]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            shutil.rmtree(place, ignore_errors=True)
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+            raise NotRun(f"cannot be installed: {last[0]}")
+    (place / READY).touch()
+    return python
