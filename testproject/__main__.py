@@ -26,6 +26,7 @@ usage: python3 testproject COMMAND [ARGUMENT ...]
   types     mypy --strict on pgbroker
   docs      build the documentation into build/docs
   bench     measure throughput and latency
+  matrix    the tests on every supported Python, Django and PostgreSQL, and through a pooler
   manage    Django's command line on the project's database
   database  keep an empty database of your own running, and print its DATABASE_URL (Ctrl-C ends it)
 
@@ -88,6 +89,7 @@ def main(arguments: list[str]) -> int:
         "docs": ["-m", "sphinx", "-E", "-W", "--keep-going", "-b", "html", "docs", "build/docs", *rest],
         "demo": ["-m", "testproject.demo", *rest],
         "bench": ["-m", "testproject.bench", *rest],
+        "matrix": ["-m", "testproject.matrix", *rest],
         "manage": ["-m", "testproject.manage", *rest],
         "database": ["-m", "testproject.serve", *rest],
         "lint": [],

@@ -1,11 +1,12 @@
 """Settings for development. They only declare: importing them starts nothing and writes nothing."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import django
 
-from testproject.database import configured_database
+from testproject.database import configured_database, django_database
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -14,6 +15,11 @@ DEBUG = True
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 DATABASES = {"default": configured_database()}
+if url := os.environ.get("PGBROKER_DIRECT_URL"):
+    # The default is behind a pooler (testproject/matrix/pooler.py), which takes everything but LISTEN.
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
+    DATABASES["direct"] = {**django_database(url), "TEST": {"MIRROR": "default"}}
+    PGBROKER = {"LISTEN_DATABASE": "direct"}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [
