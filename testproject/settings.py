@@ -14,6 +14,7 @@ SECRET_KEY = "for development only, never for anything that others can reach"  #
 DEBUG = True
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
+PGBROKER = {}
 DATABASES = {"default": configured_database()}
 if url := os.environ.get("PGBROKER_DIRECT_URL"):
     # The default is behind a pooler (testproject/matrix/pooler.py), which takes everything but LISTEN.

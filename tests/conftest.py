@@ -39,6 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
         settings["TEST"]["NAME"] = f"test_{embedded_pg.DATABASE}_{os.getpid()}"
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("own_session") and "direct" in connections.settings:
+        pytest.skip("it looks at its connection's backend, which a pooler changes")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if running := config.stash.get(server, None):
         running.release()

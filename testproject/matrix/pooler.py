@@ -34,8 +34,8 @@ listen_addr =
 unix_socket_dir = {directory}
 unix_socket_mode = 0777
 listen_port = {own_port}
-auth_type = any
-auth_file =
+auth_type = trust
+auth_file = {directory}/users.txt
 pool_mode = transaction
 default_pool_size = 20
 max_client_conn = 500
@@ -60,6 +60,7 @@ def pooler(server: embedded_pg.Running) -> Iterator[str]:
         settings.write_text(
             SETTINGS.format(host=server.host, port=server.port, directory=directory, own_port=PORT)
         )
+        (directory / "users.txt").write_text(f'"{embedded_pg.ROLE}" ""\n')
         give_to_server(directory)
         process = subprocess.Popen(
             [program, "--quiet", settings],

@@ -261,6 +261,7 @@ def test_a_body_is_kept_when_another_hook_of_the_commit_raises(folder: Path) -> 
     assert files_in(folder) == [each.args_body for each in payloads()] != []
 
 
+@pytest.mark.own_session
 def test_a_body_is_kept_when_the_connection_is_lost_at_the_commit(folder: Path) -> None:
     """The server may have committed: an orphan is swept later, a job without its arguments is lost."""
     with second_session() as other, suppress(DatabaseError), transaction.atomic():

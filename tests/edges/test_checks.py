@@ -48,12 +48,12 @@ def test_a_dictionary_that_is_none_is_told(settings):
 
 
 def test_an_alias_that_is_not_there_is_told(settings):
-    settings.PGBROKER = {"DATABASES": ["default", "nowhere"], "LISTEN_DATABASE": "direct"}
+    settings.PGBROKER = {"DATABASES": ["default", "nowhere"], "LISTEN_DATABASE": "somewhere"}
 
     messages = found(checks.check_settings(None))
 
     assert "'nowhere'" in messages["pgbroker.E002"][0]
-    assert "'direct'" in messages["pgbroker.E005"][0]
+    assert "'somewhere'" in messages["pgbroker.E005"][0]
 
 
 def test_an_alias_that_is_not_postgresql_is_told(settings, monkeypatch):

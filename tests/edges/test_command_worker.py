@@ -24,6 +24,7 @@ from pgbroker.models import Execution, Job, Queue, Worker
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
 from tests.support.jobs import enqueue_one, executions, guards_off, status
+from tests.support.sessions import conninfo, environment_of_processes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,13 +32,6 @@ ROOT = Path(__file__).parent.parent.parent
 QUEUE = "handlers"
 # How long a process may take to come up or go away on a busy machine; it decides no outcome.
 PATIENCE_SECONDS = 60.0
-
-
-def database_url(**changes: Any) -> str:
-    parameters = connections["default"].get_connection_params()
-    names = ("host", "port", "dbname", "user", "password")
-    chosen = {name: parameters[name] for name in names if parameters.get(name)} | changes
-    return psycopg.conninfo.make_conninfo(**chosen)
 
 
 class Process:
@@ -50,7 +44,7 @@ class Process:
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "DATABASE_URL": url or database_url(),
+            **({"DATABASE_URL": url} if url else environment_of_processes()),
             "DJANGO_SETTINGS_MODULE": "tests.support.worker_settings",
             "TEST_PGBROKER": json.dumps(pgbroker or {}),
         }
@@ -179,10 +173,10 @@ def test_an_unreachable_database_ends_it_with_3(start):
 
 def test_a_database_without_migrations_ends_it_with_4(start):
     name = f"{connections['default'].settings_dict['NAME']}_empty"
-    with psycopg.connect(database_url(dbname="postgres"), autocommit=True) as server:
+    with psycopg.connect(conninfo(dbname="postgres"), autocommit=True) as server:
         server.execute(f'create database "{name}"')
         try:
-            worker = start(url=database_url(dbname=name))
+            worker = start(url=conninfo(dbname=name))
             assert worker.code() == 4
         finally:
             server.execute(f'drop database "{name}" with (force)')

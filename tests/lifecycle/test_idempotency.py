@@ -354,6 +354,7 @@ def test_a_key_that_was_let_go_is_free_again_when_the_one_that_took_it_rolls_bac
 
 
 @two_sessions
+@pytest.mark.own_session
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_a_contended_key_at_repeatable_read_is_a_serialisation_error(isolation):
     with second_session("acme") as first:

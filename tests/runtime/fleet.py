@@ -17,12 +17,12 @@ from uuid import UUID
 
 import psycopg
 from django.db import connection, connections, transaction
-from psycopg.conninfo import make_conninfo
 
 from pgbroker.lifecycle.declare import declare_queues
 from pgbroker.models import Execution, Job, Worker
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import scope_all
+from tests.support.sessions import conninfo, environment_of_processes
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,14 +38,6 @@ SETTINGS = {
     "BACKOFF": 0.1,
 }
 TENANTS = ("acme", "globex")
-
-
-def conninfo(**changes: Any) -> str:
-    """Say how to connect to the test's database as the application does."""
-    parameters = connections["default"].get_connection_params()
-    for name in ("cursor_factory", "context", "prepare_threshold", "autocommit"):
-        parameters.pop(name, None)
-    return make_conninfo(**{**parameters, **changes})
 
 
 class WorkerProcess:
@@ -117,7 +109,7 @@ class Fleet:
         self._zygote = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.runtime.zygote"],
             cwd=ROOT,
-            env={**os.environ, "DATABASE_URL": conninfo(), "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **environment_of_processes(), "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -348,7 +340,7 @@ def end_sessions(superuser: psycopg.Connection, like: str = "%") -> int:
 @contextlib.contextmanager
 def raw_session(tenant: str | None = None) -> Iterator[psycopg.Connection]:
     """Open another connection to the test's database, in autocommit; without *tenant* it sees all of them."""
-    with psycopg.connect(conninfo(), autocommit=True) as session:
+    with psycopg.connect(conninfo(direct=True), autocommit=True) as session:
         session.execute(
             "select set_config('pgbroker.scope', %s, false), set_config('pgbroker.tenant_id', %s, false)",
             ("" if tenant else "all", tenant or ""),

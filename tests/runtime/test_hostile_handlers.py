@@ -187,6 +187,7 @@ def test_a_lease_that_cannot_be_taken_in_fails_alone() -> None:
     assert {odd.job_id, plain.job_id} == set(jobs)
 
 
+@pytest.mark.own_session
 def test_a_connection_whose_session_a_handler_changed_serves_no_other() -> None:
     backends.clear()
     for marked in (False, True, False, False):

@@ -107,7 +107,7 @@ def run_worker(spec: dict[str, Any]) -> None:
 
     from pgbroker.conf import settings as ours
 
-    settings.PGBROKER = spec["settings"]
+    settings.PGBROKER = {**settings.PGBROKER, **spec["settings"]}
     ours.cache_clear()
     settings.DEBUG = spec["debug"]
     if spec["storages"] is not None:

@@ -7,16 +7,40 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psycopg
 import pytest
 from django.db import connection, connections
+from psycopg.conninfo import make_conninfo
 
 T = TypeVar("T")
 
 # How long a stage may take to be set. It decides no outcome: running out of it is an error of the test.
 PATIENCE_SECONDS = 20.0
+
+
+def pooled() -> bool:
+    """Tell whether the test's database is behind a pooler (testproject/matrix/pooler.py)."""
+    return "direct" in connections.settings
+
+
+def conninfo(*, direct: bool = False, **changes: Any) -> str:
+    """
+    Say how to connect to the test's database as the application does.
+
+    *direct* goes past a pooler, for a session of one's own: for what LISTEN, SET and backend pids need.
+    """
+    parameters = connections["direct" if direct and pooled() else "default"].get_connection_params()
+    for name in ("cursor_factory", "context", "prepare_threshold", "autocommit"):
+        parameters.pop(name, None)
+    return make_conninfo(**{**parameters, **changes})
+
+
+def environment_of_processes() -> dict[str, str]:
+    """Say to processes that a test starts where its database is."""
+    chosen = {"DATABASE_URL": conninfo()}
+    return {**chosen, "PGBROKER_DIRECT_URL": conninfo(direct=True)} if pooled() else chosen
 
 
 @contextmanager
@@ -26,12 +50,7 @@ def second_session(tenant: str | None = None) -> Iterator[psycopg.Connection]:
 
     It sees the rows of *tenant*, or of all tenants. Begin a transaction with `session.transaction()`.
     """
-    # Where the default is behind a pooler: a session of one's own is what a pooler does not give.
-    alias = "direct" if "direct" in connections.settings else "default"
-    parameters = connections[alias].get_connection_params()
-    for name in ("cursor_factory", "context", "prepare_threshold", "autocommit"):
-        parameters.pop(name, None)
-    with psycopg.connect(**parameters, autocommit=True) as session:
+    with psycopg.connect(conninfo(direct=True), autocommit=True) as session:
         session.execute(
             "select set_config('pgbroker.scope', %s, false), set_config('pgbroker.tenant_id', %s, false)",
             ("all" if tenant is None else "", tenant or ""),
@@ -90,7 +109,7 @@ class InThread(Generic[T]):
 
 def wait_until_blocked(blocked: InThread[T], by: psycopg.Connection | InThread[T] | None = None) -> None:
     """Return once PostgreSQL says that *blocked* waits for a lock, of *by* where that is given."""
-    if "direct" in connections.settings:
+    if pooled():
         pytest.skip("a pooler hides which backend waits")
     holder = by.pid if isinstance(by, InThread) else by.info.backend_pid if by is not None else None
     until = time.monotonic() + PATIENCE_SECONDS

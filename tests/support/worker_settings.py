@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 
+from testproject import settings
 from testproject.settings import *  # noqa: F403
 from testproject.settings import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.handlers"]
-PGBROKER = json.loads(os.environ.get("TEST_PGBROKER", "{}"))
+PGBROKER = {**settings.PGBROKER, **json.loads(os.environ.get("TEST_PGBROKER", "{}"))}
