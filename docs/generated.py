@@ -89,6 +89,28 @@ def events() -> str:
     )
 
 
+def _metrics(families: tuple[Any, ...]) -> str:
+    return table(
+        ("Metric", "Kind", "Labels", "What it tells"),
+        [
+            (f"`{each.sample_name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.says)
+            for each in families
+        ],
+    )
+
+
+def metrics_of_every_process() -> str:
+    from pgbroker.metrics.catalogue import OF_EVERY_PROCESS
+
+    return _metrics(OF_EVERY_PROCESS)
+
+
+def metrics_of_workers() -> str:
+    from pgbroker.metrics.catalogue import OF_WORKERS
+
+    return _metrics(OF_WORKERS)
+
+
 # ------------------------------------------------------------------ Python, SQL, commands
 
 
@@ -244,6 +266,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "errors": errors,
     "events": events,
+    "metrics-of-every-process": metrics_of_every_process,
+    "metrics-of-workers": metrics_of_workers,
     "public-names": public_names,
     "job-options": job_options,
     "testing-names": testing_names,

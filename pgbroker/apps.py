@@ -32,6 +32,11 @@ class PgBrokerConfig(AppConfig):
         # Jobs register when their module is imported, as signals and admin classes do.
         autodiscover_modules("jobs", "tasks")
         import_module("pgbroker.checks")
+        if apps.is_installed("django_prometheus"):
+            # Then the project has a page of metrics, and ours belong on it.
+            from pgbroker.metrics import serve_process
+
+            serve_process()
         if not apps.is_installed("pgtrigger"):
             pgtrigger.apps.patch_migrations()
             pgtrigger.apps.patch_schema_editor()

@@ -46,6 +46,17 @@ def _whole(smallest: int, largest: int) -> _Check:
     return check
 
 
+def _optional_whole(smallest: int, largest: int) -> _Check:
+    inner = _whole(smallest, largest)
+    return lambda key, value: None if value is None else inner(key, value)
+
+
+def _host(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or any(each.isspace() for each in value):
+        raise InvalidSetting(key, f"is {value!r}", "Give an address of this host, or a name of it.")
+    return value
+
+
 def _choice(*choices: str) -> _Check:
     def check(key: str, value: Any) -> str:
         if value not in choices:
@@ -111,6 +122,7 @@ class Settings:
         5.0, _seconds(0.05, 3600), "How often an idle worker looks for work that no notification told of."
     )
     REAP_SECONDS: float = _key(15.0, _seconds(0.1, 3600), "How often expired leases are taken back.")
+    SAMPLE_SECONDS: float = _key(15.0, _seconds(1, 86400), "How often the depth of the queues is recorded.")
     MAX_ATTEMPTS: int = _key(5, _whole(1, 10_000), "Attempts a job gets when its type does not say.")
     MAX_CRASHES: int = _key(3, _whole(1, 10_000), "Lost workers after which a job becomes a dead letter.")
     BACKOFF: Backoff = _key(  # noqa: RUF009
@@ -159,6 +171,16 @@ class Settings:
     PARTITION: str = _key("day", _choice(*PARTITION_WIDTHS), "Width of a partition of the history tables.")
     SHUTDOWN_TIMEOUT_SECONDS: float = _key(
         30.0, _seconds(0, 86400), "How long a stopping worker waits for running jobs."
+    )
+    METRICS_HOST: str = _key(
+        "127.0.0.1",
+        _host,
+        "Address on which a worker answers Prometheus and probes; 0.0.0.0: on all of them.",
+    )
+    METRICS_PORT: int | None = _key(
+        None,
+        _optional_whole(0, 65535),
+        "Port on which each worker answers Prometheus and probes; 0: any free one, None: no port.",
     )
     UNKNOWN_TYPE_GRACE_SECONDS: float = _key(
         600.0,

@@ -66,7 +66,12 @@ fault: Callable[[str, str], None] | None = None
 
 @cache
 def _scope_text(
-    scope: str, hot: bool, events: str, tenant_given: bool, remember: bool, lock_timeout: str | None = None
+    scope: str,
+    hot: bool,
+    events: str,
+    tenant_given: bool,
+    remember: bool,
+    limits: tuple[tuple[str, str], ...] = (),
 ) -> str:
     """Write the statement that goes before another one; empty when there is nothing to set."""
     parts = [_REMEMBER] if remember else []
@@ -81,8 +86,7 @@ def _scope_text(
         parts.append(f"set_config('pgbroker.events', '{events}', true)")
     if hot:
         parts.append(_PLAN)
-    if lock_timeout:
-        parts.append(f"set_config('lock_timeout', '{lock_timeout}', true)")
+    parts += [f"set_config('{name}', '{value}', true)" for name, value in limits]
     return f"select {', '.join(parts)}" if parts else ""
 
 
@@ -109,10 +113,12 @@ class Session:
         purpose: str,
         gate: Callable[[], AbstractContextManager[None]] = nullcontext,
         lock_timeout: str | None = None,
+        statement_timeout: str | None = None,
     ) -> None:
         self.alias, self.purpose, self.gate = alias, purpose, gate
-        # For whoever must not wait for a lock, such as one that its own caller holds.
-        self.lock_timeout = lock_timeout
+        # For whoever must not wait for a lock, such as one that its own caller holds, or has little time.
+        limits = {"lock_timeout": lock_timeout, "statement_timeout": statement_timeout}
+        self.limits = tuple((name, value) for name, value in limits.items() if value)
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._prepare = True
 
@@ -178,9 +184,7 @@ class Session:
         """Run one statement in its scope, in one round trip, and return its rows."""
         connection = self.connection
         scope, tenant = _scope_of(statement)
-        before = _scope_text(
-            scope, statement.hot, settings().EVENTS, tenant is not None, False, self.lock_timeout
-        )
+        before = _scope_text(scope, statement.hot, settings().EVENTS, tenant is not None, False, self.limits)
         prepare = True if self._prepare else None
         cursor = connection.cursor()
         if not before:

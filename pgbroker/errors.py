@@ -294,6 +294,20 @@ class WorkerLost(PgBrokerError):
     code = "worker_lost"
 
 
+class PortUnavailable(PgBrokerError):
+    """The port for Prometheus and probes cannot be opened: something has it, or the host has no such address."""
+
+    code = "port_unavailable"
+
+    def __init__(self, host: str, port: int, trouble: str) -> None:
+        super().__init__(
+            f"port {port} of {host} cannot be opened: {sentence(trouble)} Give each process on a host its own "
+            "with --metrics-port, or METRICS_PORT; METRICS_HOST says on which address.",
+            host=host,
+            port=port,
+        )
+
+
 class AttemptsExhausted(PgBrokerError):
     """The job used its last attempt and became a dead letter."""
 

@@ -7,7 +7,7 @@ from pgbroker import telemetry
 
 _log = logging.getLogger("pgbroker")
 LONGEST = 500
-_OBJECTS = frozenset({"attempt", "ended", "exception"})
+_OBJECTS = frozenset({"attempt", "ended", "exception", "worker", "leases", "batch", "statuses", "created"})
 
 
 def wants(event: str) -> bool:

@@ -160,7 +160,7 @@ def heading(counted: str) -> str:
     return "claimed" if counted == "running" else counted
 
 
-def list_depths(*, using: str) -> list[QueueDepth]:
+def list_depths(*, using: str | db.Session) -> list[QueueDepth]:
     """Tell the depth of each queue."""
     return db.fetch(
         "queue_depths", {"tenant": tenant_predicate(), "bound": BOUND}, QueueDepth._make, using=using
@@ -210,7 +210,7 @@ class WorkerLine(NamedTuple):
         )
 
 
-def list_workers(*, using: str, since: timedelta = WORKERS_SINCE) -> list[WorkerLine]:
+def list_workers(*, using: str | db.Session, since: timedelta = WORKERS_SINCE) -> list[WorkerLine]:
     """List workers heard of within *since*, the living first."""
     return db.fetch("list_workers", {"since": since, "limit": WORKERS_MAX}, WorkerLine._make, using=using)
 

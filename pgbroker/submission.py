@@ -1,6 +1,7 @@
 """From a call to a stored job: check it, make its row, enqueue it, wake who waits."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
@@ -266,6 +267,7 @@ def _enqueue(rows: list[dict[str, Any]], alias: str) -> list[Enqueued]:
         again = enqueue_rows([rows[place] for place in late], using=alias)
         for place, answer in zip(late, again, strict=True):
             answers[place] = answer._replace(ordinal=answers[place].ordinal)
+    _tell_batch(rows, answers)
     return answers
 
 
@@ -293,6 +295,19 @@ def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
             return IdempotencyConflict(row["idempotency_key"], answer.job_id, same_body=same_body)
         case code:
             return EnqueueRefused(code, answer.detail or code)
+
+
+def _tell_batch(rows: Sequence[Mapping[str, Any]], answers: Sequence[Enqueued]) -> None:
+    """Tell how many jobs a statement made, by queue and type."""
+    if not telemetry.wanted("batch.enqueued"):
+        return
+    created = Counter(
+        (row["queue"], row["job_type"])
+        for row, answer in zip(rows, answers, strict=True)
+        if answer.outcome == "created"
+    )
+    if created:
+        telemetry.emit("batch.enqueued", count=created.total(), created=created)
 
 
 def _tell_event(row: Mapping[str, Any], answer: Enqueued) -> None:

@@ -27,6 +27,10 @@ KEYS = (
 EVENTS: dict[str, tuple[int, str]] = {
     "job.enqueued": (logging.DEBUG, "job enqueued"),
     "attempt.started": (logging.DEBUG, "attempt started"),
+    # One of each a statement, for whoever counts: they carry the rows themselves.
+    "batch.enqueued": (logging.DEBUG, "jobs enqueued"),
+    "batch.claimed": (logging.DEBUG, "attempts claimed"),
+    "batch.settled": (logging.DEBUG, "outcomes written"),
     # One of the next four an attempt, by what the row decided.
     "attempt.settled": (logging.INFO, "attempt settled"),
     "attempt.failed": (logging.WARNING, "attempt failed; the job will be tried again"),

@@ -30,6 +30,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "django_prometheus",
     "pgbroker",
     "testproject.airports",
 ]
@@ -38,6 +39,7 @@ if importlib.util.find_spec("django.tasks") is None:
     INSTALLED_APPS.append("django_tasks")
 
 MIDDLEWARE = [
+    "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -45,14 +47,15 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 
 # The admin must work under a policy that allows no inline script, no inline style and no other host.
 SECURE_CSP = {"default-src": ["'self'"]}
 if django.VERSION >= (6, 0):
-    MIDDLEWARE.insert(1, "django.middleware.csp.ContentSecurityPolicyMiddleware")
+    MIDDLEWARE.insert(2, "django.middleware.csp.ContentSecurityPolicyMiddleware")
 else:
-    MIDDLEWARE.insert(1, "testproject.csp.ContentSecurityPolicyMiddleware")
+    MIDDLEWARE.insert(2, "testproject.csp.ContentSecurityPolicyMiddleware")
 
 ROOT_URLCONF = "testproject.urls"
 TEMPLATES = [

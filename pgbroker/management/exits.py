@@ -14,6 +14,7 @@ from pgbroker.errors import (
     InvalidTenant,
     NotPostgreSQL,
     PgBrokerError,
+    PortUnavailable,
     SchemaTooOld,
     sentence,
 )
@@ -27,6 +28,7 @@ _CODES: tuple[tuple[type[PgBrokerError], int], ...] = (
     (InvalidSetting, CONFIGURATION),
     (InvalidTenant, CONFIGURATION),
     (NotPostgreSQL, CONFIGURATION),
+    (PortUnavailable, CONFIGURATION),
 )
 
 

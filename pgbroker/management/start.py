@@ -25,6 +25,11 @@ class Target:
     migration: str
     warnings: tuple[str, ...]
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What a probe's answer tells of it."""
+        return {name: getattr(self, name) for name in ("host", "port", "database", "server", "migration")}
+
 
 def look_at(alias: str) -> Target:
     """Connect once; raises `DatabaseUnreachable`, `NotPostgreSQL` or `SchemaTooOld`."""

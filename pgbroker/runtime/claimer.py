@@ -294,6 +294,15 @@ class Claimer:
             lane.full_look_at, lane.full_look_cost = began, time.monotonic() - began
         if leases:
             lane.remember(leases)
+            if telemetry.wanted("batch.claimed"):
+                telemetry.emit(
+                    "batch.claimed",
+                    worker_id=self.worker.id,
+                    queue=queue.name,
+                    count=len(leases),
+                    leases=leases,
+                    worker=self.worker,
+                )
             self.worker.take_in(leases, began)
             for lease in leases:
                 if lease.is_suspect(settings.MAX_CRASHES):

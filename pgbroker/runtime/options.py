@@ -21,6 +21,7 @@ class WorkerOptions:
     max_jobs: int | None = None
     heartbeat_file: str | None = None
     name: str | None = None
+    metrics_port: int | None = None
 
 
 def effective_settings(options: WorkerOptions) -> Settings:

@@ -101,6 +101,15 @@ class Settler:
     def _written(self, batch: list[Pair], decisions: list[Settled]) -> None:
         self._forget(batch)
         statuses = {decision.job_id.int: decision.status for decision in decisions}
+        if telemetry.wanted("batch.settled"):
+            telemetry.emit(
+                "batch.settled",
+                worker_id=self.worker.id,
+                count=len(decisions),
+                batch=batch,
+                statuses=statuses,
+                worker=self.worker,
+            )
         self._tell(batch, statuses)
         self.worker.board.settled(attempt for attempt, _ in batch)
         self.settled_count += len(decisions)

@@ -20,6 +20,7 @@ from pgbroker.management.start import Target, look_at
 from pgbroker.registry import types
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.tenancy import scope_all
+from pgbroker.worker import answering
 
 _log = logging.getLogger("pgbroker.worker")
 MOST_SLOTS = 1000
@@ -66,6 +67,12 @@ broker_worker --burst                             work off what is ready, then e
             metavar="PATH",
             help="Touched each second while the claim loop turns, for probes.",
         )
+        parser.add_argument(
+            "--metrics-port",
+            metavar="PORT",
+            help="Answer /metrics, /healthz and /readyz on this port of METRICS_HOST; 0: any free one. "
+            "Default: METRICS_PORT.",
+        )
         add_database(parser)
 
     def check(self, *args: Any, **options: Any) -> Any:
@@ -88,12 +95,13 @@ broker_worker --burst                             work off what is ready, then e
             logs.serve_logs()
             backend.serve_signals()
             tell(target, options)
-            if self.signals is not None:
-                self.signals.running(worker.stop)
-            try:
-                code = worker.run()
-            except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
-                code = 0
+            with answering(worker, facts=target.facts):
+                if self.signals is not None:
+                    self.signals.running(worker.stop)
+                try:
+                    code = worker.run()
+                except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
+                    code = 0
         if options.burst and not code:
             tell_what_is_left(options, options.database)
         if self.signals is not None and (code or worker.left_running):
@@ -126,6 +134,7 @@ def read(arguments: Arguments) -> WorkerOptions:
         burst=bool(arguments.given.get("burst")),
         max_jobs=arguments.whole("max_jobs", 1, 2**31 - 1),
         heartbeat_file=heartbeat_file,
+        metrics_port=arguments.whole("metrics_port", 0, 65535, settings().METRICS_PORT),
     )
 
 

@@ -1,0 +1,88 @@
+"""Whether a worker lives and whether it works, as probes ask; answered from memory, never from the database."""
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pgbroker.runtime.supervisor import Worker
+
+# A claim loop that began no turn for so long is stuck, not slow: connecting gives up after 10 s, and a server that
+# does not answer is given up after 20.
+STUCK_SECONDS = 60.0
+
+
+class Verdict(NamedTuple):
+    """The answer to a probe, and why."""
+
+    holds: bool
+    reason: str
+
+
+class Health:
+    """
+    Liveness: the claim loop turns. A database that is away is no reason to be killed.
+
+    Readiness: it is connected, registered, and takes new work.
+    """
+
+    def __init__(
+        self,
+        worker: "Worker",
+        *,
+        facts: Mapping[str, object] | None = None,
+        stuck_seconds: float = STUCK_SECONDS,
+    ) -> None:
+        self.worker = worker
+        # Where it works, as it was told at the start: a worker that polls a wrong database looks healthy.
+        self.facts = dict(facts or {})
+        self.stuck_after = max(stuck_seconds, 3 * worker.settings.POLL_SECONDS)
+
+    @property
+    def turn_age(self) -> float:
+        """How long ago the claim loop began its last turn, in seconds."""
+        return time.monotonic() - self.worker.services["claim"].turned_at
+
+    def live(self) -> Verdict:
+        """Tell whether the claim loop turns; while the worker drains it has no need to."""
+        claim = self.worker.services["claim"]
+        if self.worker.draining:
+            return Verdict(True, "draining")
+        if claim.ident is not None and not claim.is_alive():
+            return Verdict(False, "the claim loop has ended")
+        age = self.turn_age
+        if age > self.stuck_after:
+            return Verdict(
+                False, f"the claim loop has not turned for {age:.0f} s, limit {self.stuck_after:g} s"
+            )
+        return Verdict(True, f"the claim loop turned {age:.1f} s ago")
+
+    def ready(self) -> Verdict:
+        """Tell whether the worker can take new work."""
+        worker = self.worker
+        if worker.draining:
+            return Verdict(False, "draining: nothing more is claimed")
+        if not (live := self.live()).holds:
+            return live
+        if not worker.heartbeats.keep_up:
+            return Verdict(False, "not registered: no heartbeat has reached the database lately")
+        for loop in ("claim", "settle"):
+            if worker.services[loop].failing or not worker.sessions[loop].is_open:
+                return Verdict(False, f"not connected: the {loop} loop has no connection to the database")
+        return Verdict(True, "connected, registered and claiming")
+
+    def report(self, verdict: Verdict) -> str:
+        """Write what a person may want to know who looks at a probe's answer."""
+        worker = self.worker
+        facts: dict[str, object] = {
+            "worker": f"{worker.name} ({worker.id})",
+            "pid": worker.pid,
+            "alias": worker.alias,
+            **self.facts,
+            "queues": ",".join(sorted(worker.claimer.by_name)),
+            "running": f"{worker.board.running} of {worker.board.slots}",
+            "held": worker.board.held,
+            "unsettled": worker.settler.backlog,
+        }
+        lines = [verdict.reason, "", *(f"{name}: {value}" for name, value in facts.items())]
+        return "\n".join(lines) + "\n"
