@@ -20,15 +20,16 @@ from testproject import environment  # noqa: E402
 USAGE = """\
 usage: python3 testproject COMMAND [ARGUMENT ...]
 
-  demo      run the broker on a real workload, and print where to look
-  test      run the tests, on two processes (arguments go to pytest)
-  lint      ruff, import contracts, missing migrations
-  types     mypy --strict on pgbroker
-  docs      build the documentation into build/docs
-  bench     measure throughput and latency
-  matrix    the tests on every supported Python, Django and PostgreSQL, and through a pooler
-  manage    Django's command line on the project's database
-  database  keep an empty database of your own running, and print its DATABASE_URL (Ctrl-C ends it)
+  demo         run the broker on a real workload, and print where to look
+  test         run the tests, on two processes (arguments go to pytest)
+  lint         ruff, import contracts, missing migrations
+  types        mypy --strict on pgbroker
+  docs         build the documentation into build/docs
+  bench        measure throughput and latency
+  matrix       the tests on every supported Python, Django and PostgreSQL, and through a pooler
+  conformance  Django's own tests of its task framework, on pgbroker's backend
+  manage       Django's command line on the project's database
+  database     keep an empty database of your own running, and print its DATABASE_URL (Ctrl-C ends it)
 
 Each makes the virtual environment .venv when it is absent or out of date. A private PostgreSQL is
 started when one is needed and stopped when nobody uses it.
@@ -90,6 +91,7 @@ def main(arguments: list[str]) -> int:
         "demo": ["-m", "testproject.demo", *rest],
         "bench": ["-m", "testproject.bench", *rest],
         "matrix": ["-m", "testproject.matrix", *rest],
+        "conformance": ["-m", "testproject.conformance", *rest],
         "manage": ["-m", "testproject.manage", *rest],
         "database": ["-m", "testproject.serve", *rest],
         "lint": [],
