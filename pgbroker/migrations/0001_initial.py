@@ -23,6 +23,8 @@ class Migration(migrations.Migration):
                 RunFile("sql/policies/row_security.sql"),
                 RunFile("sql/functions/uuid7_1.sql"),
                 RunFile("sql/functions/ensure_partitions_1.sql"),
+                RunFile("sql/functions/enqueue_entries_1.sql"),
+                RunFile("sql/functions/enqueue_keys_1.sql"),
                 RunFile("sql/functions/enqueue_many_1.sql"),
                 RunFile("sql/functions/enqueue.sql"),
                 RunFile("sql/functions/job_events_1.sql"),

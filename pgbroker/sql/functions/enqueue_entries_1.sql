@@ -1,0 +1,366 @@
+-- Read what a caller wants enqueued: names become ids, and each entry that cannot be stored carries its reason.
+--
+-- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
+
+-- One job to be enqueued, resolved and checked. outcome is null as long as nothing speaks against making it.
+create type pgbroker.enqueue_entry_1 as (
+    ordinal int,
+    id uuid,
+    queue_id smallint,
+    job_type_id int,
+    type_version int,
+    args jsonb,
+    args_body text,
+    options jsonb,
+    priority smallint,
+    max_attempts int,
+    available_at timestamptz,
+    deadline_at timestamptz,
+    idempotency_key text,
+    idempotency_scope text,
+    on_conflict text,
+    digest bytea,
+    principal text,
+    correlation_id text,
+    traceparent text,
+    tags text[],
+    lane text,
+    outcome text,
+    detail text
+);
+
+-- An entry as its caller gives it. tags is not yet text[]: that reads a string as the literal of an array, and
+-- holds the text of every element before anybody has counted them.
+create type pgbroker.enqueue_given_1 as (
+    id uuid,
+    job_type text,
+    queue text,
+    args jsonb,
+    args_body text,
+    type_version int,
+    options jsonb,
+    priority int,
+    max_attempts int,
+    available_at timestamptz,
+    delay_seconds double precision,
+    deadline_at timestamptz,
+    deadline_seconds double precision,
+    idempotency_key text,
+    idempotency_scope text,
+    on_conflict text,
+    principal text,
+    correlation_id text,
+    traceparent text,
+    tags jsonb,
+    lane text,
+    tenant jsonb,
+    tenant_id jsonb
+);
+
+-- Tell whether what was read as text was something else: JSON that is no string begins with one of these. Only
+-- then is the entry looked at again.
+create function pgbroker.not_a_string_1(value text, entries jsonb, place bigint, field text) returns boolean
+language sql immutable as $function$
+    select case
+        when strpos('{[-0123456789tf', left(value, 1)) > 0
+            then jsonb_typeof(entries -> (place::int - 1) -> field) <> 'string'
+    end
+$function$;
+
+-- Tell whether a value takes more bytes as text, which is how every reader gets it, than it may. Where the text
+-- would be larger than any text can be, program_limit_exceeded is raised.
+--
+-- Nine bytes of JSON, such as 1e131071, are 16 bytes of jsonb and 131072 of text; no value grows by more than
+-- 9216 times. So where that many times its size would fit, nothing is written out.
+create function pgbroker.longer_as_text_1(value jsonb, most int) returns boolean
+language sql immutable as $function$
+    select case
+        when pg_column_size(value) > most / 10000 then octet_length(value::text) > most
+        else false
+    end
+$function$;
+
+-- Tell whether arguments are an envelope that a worker can open. The 1 is compared as text too: 1.0 equals it.
+create function pgbroker.is_envelope_1(args jsonb) returns boolean
+language sql immutable as $function$
+    select
+        args -> 'v' = '1'
+        and args ->> 'v' = '1'
+        and jsonb_typeof(coalesce(args -> 'args', '[]')) = 'array'
+        and jsonb_typeof(coalesce(args -> 'kwargs', '{}')) = 'object'
+        and args - '{v,args,kwargs}'::text[] = '{}'
+$function$;
+
+-- Read a number from a type's declaration, null when none stands there.
+create function pgbroker.declared_number_1(value jsonb) returns int
+language sql immutable as $function$
+    select case
+        when jsonb_typeof(value) = 'number' then case
+            when value::numeric between -2147483648 and 2147483647 then value::int
+        end
+    end
+$function$;
+
+-- Read the caller's array: names become ids, what the caller left out comes from the type's declaration,
+-- and each row that cannot be stored carries the code and the reason. misfits has those of the entries that
+-- could not be read at all, which are empty in jobs.
+create function pgbroker.enqueue_entries_1(jobs jsonb, misfits jsonb) returns setof pgbroker.enqueue_entry_1
+language sql stable as $function$
+    -- A former name means the type that took it over, even where the former type still has its row.
+    with known_type as (
+        select distinct on (called.name) called.name as called, job_type.id, job_type.version, job_type.defaults
+        from pgbroker.job_type
+        cross join lateral (
+            select job_type.name, false as former
+            union all
+            select alias, true from unnest(job_type.aliases) as alias
+        ) as called
+        order by called.name, called.former desc, job_type.id desc
+    ),
+    given as materialized (
+        select
+            entry.*,
+            job_type.id as job_type_id,
+            coalesce(entry.type_version, job_type.version) as version,
+            queue.id as queue_id,
+            coalesce(entry.args, '{"v": 1, "args": [], "kwargs": {}}') as chosen_args,
+            -- A declared default that is no number in range says as little as none.
+            coalesce(entry.priority, pgbroker.declared_number_1(job_type.defaults -> 'priority'), 0) as chosen_priority,
+            coalesce(entry.max_attempts, pgbroker.declared_number_1(job_type.defaults -> 'max_attempts'), 5) as chosen_attempts,
+            coalesce(entry.idempotency_scope, 'held') as chosen_scope,
+            coalesce(entry.on_conflict, 'return') as chosen_conflict,
+            coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default') as owner
+        from jsonb_populate_recordset(null::pgbroker.enqueue_given_1, jobs) with ordinality as entry
+        left join known_type as job_type on job_type.called = entry.job_type
+        left join pgbroker.queue
+            on queue.name = coalesce(entry.queue, job_type.defaults ->> 'queue', 'default')
+    )
+    select
+        ordinality::int,
+        coalesce(id, pgbroker.uuid7_1()),
+        queue_id,
+        job_type_id,
+        version,
+        chosen_args,
+        args_body,
+        options,
+        case when chosen_priority between -100 and 100 then chosen_priority::smallint end,
+        chosen_attempts,
+        case
+            when available_at is not null then available_at
+            when delay_seconds between 0 and 3e9 then statement_timestamp() + delay_seconds * interval '1 second'
+        end,
+        case
+            when deadline_at is not null then deadline_at
+            when deadline_seconds between 0 and 3e9 then statement_timestamp() + deadline_seconds * interval '1 second'
+        end,
+        idempotency_key,
+        chosen_scope,
+        chosen_conflict,
+        case
+            when idempotency_key is not null and refusal is null then sha256(
+                convert_to(
+                    jsonb_build_array(chosen_args, chosen_priority, chosen_attempts, options -> 'backoff')::text,
+                    'UTF8'
+                )
+            )
+        end,
+        principal,
+        correlation_id,
+        traceparent,
+        case when tags is not null and refusal is null then array(select jsonb_array_elements_text(tags)) end,
+        lane,
+        refusal[1],
+        refusal[2]
+    from given
+    -- A row hears the first that is true of it.
+    cross join lateral (
+        select case
+            when misfits is not null and misfits ? ordinality::text then array[misfits -> ordinality::text ->> 0, misfits -> ordinality::text ->> 1]
+            when job_type_id is null then array[
+                'unknown_job_type',
+                format('there is no job type %s', quote_nullable(left(job_type, 200)))
+            ]
+            when queue_id is null then array[
+                'unknown_queue',
+                format('there is no queue %s', quote_nullable(left(queue, 200)))
+            ]
+            when chosen_priority not between -100 and 100
+                then array['invalid_option', format('priority %s is outside -100 to 100', chosen_priority)]
+            when chosen_attempts not between 1 and 10000
+                then array['invalid_option', format('max_attempts %s is outside 1 to 10000', chosen_attempts)]
+            when type_version < 1
+                then array['invalid_option', format('type_version %s is less than 1', type_version)]
+            when length(idempotency_key) not between 1 and 255
+                then array['invalid_option', 'idempotency_key is empty or longer than 255 characters']
+            when chosen_scope not in ('held', 'live', 'retained') then array[
+                'invalid_option',
+                format('idempotency_scope %s is not held, live or retained', quote_nullable(left(chosen_scope, 80)))
+            ]
+            when chosen_conflict not in ('return', 'reject') then array[
+                'invalid_option',
+                format('on_conflict %s is not return or reject', quote_nullable(left(chosen_conflict, 80)))
+            ]
+            when delay_seconds not between 0 and 3e9
+                then array['invalid_option', format('delay_seconds %s is outside 0 to 3e9', delay_seconds)]
+            when deadline_seconds not between 0 and 3e9
+                then array['invalid_option', format('deadline_seconds %s is outside 0 to 3e9', deadline_seconds)]
+            when available_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00'
+                then array['invalid_option', format('available_at %s is outside the years 1970 to 9000', available_at)]
+            when deadline_at not between '1970-01-01 00:00:00+00' and '9000-01-01 00:00:00+00'
+                then array['invalid_option', format('deadline_at %s is outside the years 1970 to 9000', deadline_at)]
+            when pgbroker.not_a_string_1(idempotency_key, jobs, ordinality, 'idempotency_key')
+                then array['invalid_option', 'idempotency_key is not a string. Put it in quotes.']
+            when pgbroker.not_a_string_1(principal, jobs, ordinality, 'principal')
+                then array['invalid_option', 'principal is not a string. Put it in quotes.']
+            when pgbroker.not_a_string_1(correlation_id, jobs, ordinality, 'correlation_id')
+                then array['invalid_option', 'correlation_id is not a string. Put it in quotes.']
+            when pgbroker.not_a_string_1(traceparent, jobs, ordinality, 'traceparent')
+                then array['invalid_option', 'traceparent is not a string. Put it in quotes.']
+            when pgbroker.not_a_string_1(lane, jobs, ordinality, 'lane')
+                then array['invalid_option', 'lane is not a string. Put it in quotes.']
+            when length(principal) not between 1 and 255
+                then array['invalid_option', 'principal is empty or longer than 255 characters']
+            when length(correlation_id) not between 1 and 255
+                then array['invalid_option', 'correlation_id is empty or longer than 255 characters']
+            when length(traceparent) not between 1 and 255
+                then array['invalid_option', 'traceparent is empty or longer than 255 characters']
+            when length(lane) not between 1 and 255
+                then array['invalid_option', 'lane is empty or longer than 255 characters']
+            when jsonb_typeof(tags) <> 'array'
+                then array['invalid_option', format('tags is of type %s. Give an array of strings.', jsonb_typeof(tags))]
+            when jsonb_array_length(tags) > 100
+                then array['invalid_option', format('tags has %s elements. Give at most 100.', jsonb_array_length(tags))]
+            when jsonb_path_exists(tags, 'strict $[*] ? (@.type() != "string")')
+                then array['invalid_option', 'tags has an element that is not a string. Give an array of strings.']
+            when tags is not null
+            and exists (select from jsonb_array_elements_text(tags) as tag where length(tag) not between 1 and 255)
+                then array['invalid_option', 'tags has an element that is empty or longer than 255 characters']
+            when jsonb_typeof(options) <> 'object'
+                then array['invalid_option', format('options is of type %s, not an object', jsonb_typeof(options))]
+            when options - '{backoff,timeout}'::text[] <> '{}' then array[
+                'invalid_option',
+                format(
+                    'there is no key %s in options. Use backoff, timeout.',
+                    to_jsonb(left((select min(name) from jsonb_object_keys(options - '{backoff,timeout}'::text[]) as name), 80))
+                )
+            ]
+            when pgbroker.longer_as_text_1(options, 65536)
+                then array['invalid_option', 'options take more than 64 KiB as text']
+            when coalesce(tenant, tenant_id) is not null then array[
+                'invalid_option',
+                'tenant is not for an entry to say. Set pgbroker.tenant_id for the transaction.'
+            ]
+            when jsonb_typeof(chosen_args) <> 'object'
+                then array['invalid_argument', format('args is of type %s, not an object', jsonb_typeof(chosen_args))]
+            when args_body is not null and not pgbroker.owns_body_1(owner, args_body)
+                then array['invalid_option', 'args_body is no name in the folder of this tenant']
+            when pgbroker.longer_as_text_1(chosen_args, 67108864)
+                then array['payload_too_large', 'args take more than 64 MiB as text']
+            when args_body is null and pgbroker.is_envelope_1(chosen_args) is not true then array[
+                'invalid_argument',
+                'args is not what a worker reads. Give {"v": 1, "args": [...], "kwargs": {...}}.'
+            ]
+            when args_body is not null and (chosen_args -> 'v' = '2') is not true
+                then array['invalid_argument', 'args is not the stub of a body, whose "v" is 2']
+        end as refusal
+        -- Not pulled up, which would judge a row again wherever its refusal is read.
+        offset 0
+    ) as judged
+    order by ordinality
+$function$;
+
+-- Say why the types of enqueue_given_1 cannot hold an entry, as its code and its reason; null when they can.
+--
+-- What PostgreSQL reads as a UUID, a number or an instant is for PostgreSQL to say: each value is tried, under a
+-- savepoint. Only calls with such an entry come here. (A look at every value before its cast made all calls
+-- slower: a pattern for a UUID takes 8 µs, the whole reading of an entry 5 µs.)
+create function pgbroker.enqueue_misfit_1(entry jsonb) returns jsonb
+language plpgsql stable as $function$
+declare
+    given pgbroker.enqueue_given_1;
+    field text;
+    value jsonb;
+begin
+    if jsonb_typeof(entry) <> 'object' then
+        return jsonb_build_array(
+            'invalid_entry',
+            format('the entry is of type %s. Give an object with job_type.', jsonb_typeof(entry))
+        );
+    end if;
+    begin
+        given := jsonb_populate_record(null::pgbroker.enqueue_given_1, entry);
+        field := 'options';
+        perform pgbroker.longer_as_text_1(given.options, 65536);
+        field := 'args';
+        perform pgbroker.longer_as_text_1(given.args, 67108864);
+        return null;
+    exception
+        when data_exception then
+            null;
+        -- internal_error is what the last three bytes before that limit raise.
+        when program_limit_exceeded or internal_error then
+            case field
+                when 'options' then
+                    return jsonb_build_array('invalid_option', 'options take more than 64 KiB as text');
+                when 'args' then
+                    return jsonb_build_array('payload_too_large', 'args take more than 64 MiB as text');
+                else
+                    null;
+            end case;
+    end;
+    for field, value in select * from jsonb_each(entry) loop
+        begin
+            perform jsonb_populate_record(null::pgbroker.enqueue_given_1, jsonb_build_object(field, value));
+        exception when data_exception or program_limit_exceeded then
+            return jsonb_build_array(
+                'invalid_option',
+                format(
+                    '%s is %s. Give %s.',
+                    field,
+                    case
+                        when jsonb_typeof(value) in ('object', 'array') then 'of type ' || jsonb_typeof(value)
+                        else left(value::text, 80)
+                    end,
+                    case field
+                        when 'id' then 'a UUID'
+                        when 'priority' then 'a whole number from -100 to 100'
+                        when 'max_attempts' then 'a whole number from 1 to 10000'
+                        when 'type_version' then 'a whole number, 1 or more'
+                        when 'delay_seconds' then 'a number from 0 to 3e9'
+                        when 'deadline_seconds' then 'a number from 0 to 3e9'
+                        when 'available_at' then 'an instant such as "2027-01-31T12:00:00+00:00"'
+                        when 'deadline_at' then 'an instant such as "2027-01-31T12:00:00+00:00"'
+                        else 'a string'
+                    end
+                )
+            );
+        end;
+    end loop;
+    return null;
+end
+$function$;
+
+-- Say which entries have a key that means nothing: a misspelt one must not be an option left out. By the
+-- entry's place, its code and its reason; null when there is none.
+create function pgbroker.enqueue_unknown_keys_1(jobs jsonb) returns jsonb
+language sql stable as $function$
+    with known as materialized (
+        select array_agg(name order by name) as names
+        from jsonb_object_keys(to_jsonb(jsonb_populate_record(null::pgbroker.enqueue_given_1, '{}'))) as name
+    )
+    select jsonb_object_agg(
+        place,
+        jsonb_build_array(
+            'invalid_option',
+            format(
+                'there is no key %s. Use %s.',
+                to_jsonb(left((select min(name) from jsonb_object_keys(given - known.names) as name), 80)),
+                array_to_string(array_remove(array_remove(known.names, 'tenant'), 'tenant_id'), ', ')
+            )
+        )
+    )
+    from known
+    cross join jsonb_array_elements(jobs) with ordinality as each (given, place)
+    where case when jsonb_typeof(given) = 'object' then given - known.names <> '{}' end
+$function$;
