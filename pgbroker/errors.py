@@ -208,6 +208,21 @@ class IdempotencyConflict(PgBrokerError):
         self.key, self.job_id = key, job_id
 
 
+class NotReplaceable(IdempotencyConflict):
+    """The call asked to replace the job that holds its key, and that one has started or has ended."""
+
+    code = "not_replaceable"
+
+    def __init__(self, key: str, job_id: Any) -> None:
+        super(IdempotencyConflict, self).__init__(
+            f"idempotency key {key!r} is held by job {job_id}, which has started or has ended, so it is not "
+            "replaced. Enqueue again later, or use a scope that lets go of the key sooner.",
+            key=key,
+            job_id=job_id,
+        )
+        self.key, self.job_id = key, job_id
+
+
 class JobNotFound(PgBrokerError, LookupError):
     """No job of that id is visible to this tenant."""
 
@@ -286,6 +301,12 @@ class AttemptCancelled(PgBrokerError):
     """The job was asked to cancel while this attempt ran."""
 
     code = "cancelled"
+
+
+class JobReplaced(PgBrokerError):
+    """A later call with the same idempotency key took the job's place before it had started."""
+
+    code = "replaced"
 
 
 class WorkerLost(PgBrokerError):

@@ -10,9 +10,10 @@ from pgbroker.errors import InvalidOption
 from pgbroker.policy.backoff import Backoff, backoff_from
 from pgbroker.policy.durations import seconds_of
 
-SCOPES = ("held", "live", "retained")
-ON_CONFLICT = ("return", "reject")
+SCOPES = ("held", "live", "retained", "window")
+ON_CONFLICT = ("return", "reject", "replace")
 LONGEST_TIMEOUT = timedelta(days=30)
+LONGEST_WINDOW = timedelta(days=3660)
 _NUL = "\x00"
 
 
@@ -22,6 +23,7 @@ class Options:
 
     idempotency_key: str | None = None
     idempotency_scope: str | None = None
+    window: timedelta | None = None
     on_conflict: str | None = None
     deadline: datetime | timedelta | None = None
     max_attempts: int | None = None
@@ -42,6 +44,26 @@ class Options:
                 raise InvalidOption(name, "is not an option", cure)
             checked[name] = None if value is None else _CHECKS[name](name, value)
         return replace(self, **checked)
+
+    def refuse_if_at_odds(self) -> None:
+        """
+        Refuse options that mean nothing together; raises `InvalidOption`.
+
+        Asked when a call is enqueued: `.options()` may be given one after the other.
+        """
+        if (self.idempotency_scope == "window") != (self.window is not None):
+            if self.window is None:
+                raise InvalidOption(
+                    "window", "is missing", "Say how long idempotency_scope='window' holds the key."
+                )
+            raise InvalidOption(
+                "window",
+                f"was given with idempotency_scope={self.idempotency_scope!r}",
+                "Give idempotency_scope='window', or leave it out.",
+            )
+        if self.idempotency_key is None and (self.window is not None or self.on_conflict == "replace"):
+            what = "window" if self.window is not None else "on_conflict='replace'"
+            raise InvalidOption("idempotency_key", "is missing", f"{what} is nothing without one.")
 
 
 def _text(longest: int) -> Any:
@@ -121,6 +143,7 @@ def _tenant(field: str, value: Any) -> str:
 _CHECKS: dict[str, Any] = {
     "idempotency_key": _text(255),
     "idempotency_scope": _one_of(*SCOPES),
+    "window": lambda field, value: duration(field, value, longest=LONGEST_WINDOW),
     "on_conflict": _one_of(*ON_CONFLICT),
     "deadline": _deadline,
     "max_attempts": lambda field, value: whole(field, value, 1, 10_000),

@@ -15,6 +15,7 @@ from pgbroker.errors import (
     EnqueueRefused,
     IdempotencyConflict,
     InvalidOption,
+    NotReplaceable,
     PgBrokerError,
     UnknownJobType,
     UnknownQueue,
@@ -45,8 +46,9 @@ class Outcome(NamedTuple):
     """
     What became of one call of `enqueue_many`.
 
-    *outcome* is created, existing (the idempotency key's job is *job_id*) or an error code; then
-    *error* is the exception that a single enqueue would have raised.
+    *outcome* is created, replaced (created, and the key's former job is cancelled), existing (the
+    idempotency key's job is *job_id*) or an error code; then *error* is the exception that a single
+    enqueue would have raised.
     """
 
     job_id: UUID | None
@@ -71,6 +73,7 @@ def submission_of(call: Call, *, using: str) -> Submission:
     """
     chosen = settings()
     limit_bytes = chosen.MAX_PAYLOAD_BYTES
+    call.task.call_options.refuse_if_at_odds()
     envelope, size = payload.encode(
         signature_of(call.task), call.args, call.kwargs, limit_bytes=bodies.row_limit(limit_bytes, chosen)
     )
@@ -128,6 +131,8 @@ def _row_of(call: Call, envelope: dict[str, Any]) -> dict[str, Any]:
     for name in ("idempotency_key", "idempotency_scope", "on_conflict"):
         if (value := getattr(options, name)) is not None:
             row[name] = value
+    if options.window is not None:
+        row["window_seconds"] = options.window.total_seconds()
     for name, variable in (("principal", correlation.principal), ("traceparent", correlation.traceparent)):
         if (value := variable.get()) is not None:
             row[name] = value
@@ -173,7 +178,7 @@ def wake(submission: Submission, *, using: str) -> None:
 def _end_custody(custody: Custody, row: Mapping[str, Any], answer: Enqueued) -> None:
     """Keep the body if the call made a job, as long as the transaction says so; otherwise remove it."""
     # A job with this call's own id that exists already has this very body.
-    if answer.outcome == "created" or (not answer.refused and str(answer.job_id) == row["id"]):
+    if answer.made or (not answer.refused and str(answer.job_id) == row["id"]):
         custody.keep_with(job_id=answer.job_id)
     else:
         custody.remove()
@@ -293,6 +298,8 @@ def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
         case "idempotency_conflict":
             same_body = "different body" not in (answer.detail or "")
             return IdempotencyConflict(row["idempotency_key"], answer.job_id, same_body=same_body)
+        case "not_replaceable":
+            return NotReplaceable(row["idempotency_key"], answer.job_id)
         case code:
             return EnqueueRefused(code, answer.detail or code)
 
@@ -311,7 +318,7 @@ def _tell_batch(rows: Sequence[Mapping[str, Any]], answers: Sequence[Enqueued]) 
 
 
 def _tell_event(row: Mapping[str, Any], answer: Enqueued) -> None:
-    if answer.outcome == "created" and telemetry.wanted("job.enqueued"):
+    if answer.made and telemetry.wanted("job.enqueued"):
         telemetry.emit(
             "job.enqueued",
             job_id=answer.job_id,

@@ -10,7 +10,12 @@ from pgbroker import db
 
 
 class Enqueued(NamedTuple):
-    """The answer for one job: *outcome* is created, existing, or the code of a refusal that *detail* explains."""
+    """
+    The answer for one job.
+
+    *outcome* is created, replaced (created in place of the job that *detail* names), existing, or the code
+    of a refusal that *detail* explains.
+    """
 
     ordinal: int
     job_id: UUID
@@ -19,9 +24,14 @@ class Enqueued(NamedTuple):
     created_at: datetime
 
     @property
+    def made(self) -> bool:
+        """True when this call stored a job."""
+        return self.outcome in ("created", "replaced")
+
+    @property
     def refused(self) -> bool:
         """True when nothing was stored and no stored job was found."""
-        return self.outcome not in ("created", "existing")
+        return not self.made and self.outcome != "existing"
 
 
 def enqueue_rows(rows: Sequence[dict[str, Any]], *, using: str | db.Session = "default") -> list[Enqueued]:

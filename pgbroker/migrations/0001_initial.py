@@ -233,6 +233,8 @@ class Migration(migrations.Migration):
                         ("args_body", models.TextField(null=True)),
                         ("options", models.JSONField(null=True)),
                         ("idempotency_key", models.TextField(null=True)),
+                        ("idempotency_scope", models.TextField(null=True)),
+                        ("window_seconds", models.FloatField(null=True)),
                         ("principal", models.TextField(null=True)),
                         ("correlation_id", models.TextField(null=True)),
                         ("traceparent", models.TextField(null=True)),

@@ -82,6 +82,9 @@ class JobPayload(models.Model):
     args_body = models.TextField(null=True)  # noqa: DJ001 - null: they are in the row
     options = models.JSONField(null=True)
     idempotency_key = models.TextField(null=True)  # noqa: DJ001 - null: no key
+    # How it holds the key, so that a retry takes it back on the same terms.
+    idempotency_scope = models.TextField(null=True)  # noqa: DJ001
+    window_seconds = models.FloatField(null=True)
     principal = models.TextField(null=True)  # noqa: DJ001
     correlation_id = models.TextField(null=True)  # noqa: DJ001
     traceparent = models.TextField(null=True)  # noqa: DJ001

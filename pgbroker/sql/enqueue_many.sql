@@ -3,9 +3,9 @@
 --   jobs  jsonb  an array of jobs, as pgbroker.enqueue_many_1 takes them
 --
 -- Scope:  tenant
--- Rows:   one per job, in order: ordinal, job_id, outcome (created, existing or an error code), detail, and the
---         instant at which what was created was.
--- Locks:  the idempotency keys the batch takes.
+-- Rows:   one per job, in order: ordinal, job_id, outcome (created, replaced, existing or an error code), detail, and
+--         the instant at which what was created was.
+-- Locks:  the idempotency keys the batch takes, in order, then the jobs that it replaces.
 select ordinal, job_id, outcome, detail, statement_timestamp() as created_at
 from pgbroker.enqueue_many_1(%(jobs)s::jsonb)
 order by ordinal

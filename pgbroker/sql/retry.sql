@@ -11,7 +11,8 @@
 -- Index:  job_pkey, idempotency_pkey.
 --
 -- A job whose idempotency key a newer live job holds is left alone: two jobs would run under one key. So are
--- all but one of several that share a key: the one that holds it, else the youngest, is retried. A deadline
+-- all but one of several that share a key: the one that holds it, else the youngest, is retried. A key that is
+-- taken back is held on this job's own terms: its window began when it was made, and may be over. A deadline
 -- that ended a job does not end its retry.
 with wanted as materialized (
     select payload.job_id, job.tenant_id, job.job_type_id, payload.idempotency_key
@@ -20,7 +21,7 @@ with wanted as materialized (
     where payload.job_id = any (%(job_ids)s::uuid[])
 ),
 key_holder as materialized (
-    select wanted.job_id, held.job_id as holder_id, held.scope
+    select wanted.job_id, held.job_id as holder_id, held.scope, held.expires_at
     from wanted
     join pgbroker.idempotency as held
         on held.tenant_id = wanted.tenant_id
@@ -55,7 +56,7 @@ judged as (
         case
             -- A holder that is not among the locked lives, or was made while this statement waited for the key.
             when key_holder.holder_id <> job.id
-             and (newer.id is null or pgbroker.holds_key_1(key_holder.scope, newer.status))
+             and pgbroker.holds_key_1(key_holder.scope, key_holder.expires_at, coalesce(newer.status, 2::smallint /* ready */))
                 then key_holder.holder_id
         end as newer_id,
         key_holder.holder_id,
@@ -96,7 +97,7 @@ retried as (
     where job.id = any (array[ended.id])
       and ended.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
       and ended.newer_id is null
-    returning job.id, job.tenant_id, job.job_type_id, job.priority, job.declared_attempts
+    returning job.id, job.tenant_id, job.job_type_id, job.priority, job.declared_attempts, job.created_at
 ),
 -- A key that a newer job took and let go of belongs to this one again.
 taken_back as (
@@ -109,7 +110,9 @@ taken_back as (
                 )::text,
                 'UTF8'
             )
-        )
+        ),
+        scope = coalesce(payload.idempotency_scope, 'held'),
+        expires_at = retried.created_at + payload.window_seconds * interval '1 second'
     from retried
     join pgbroker.job_payload as payload on payload.job_id = any (array[retried.id])
     where held.tenant_id = retried.tenant_id

@@ -7,12 +7,14 @@ import re
 import shlex
 from pathlib import Path
 
+import psycopg
 import pytest
 from django.core.management import CommandError, load_command_class
 from django.db import connection
 
 from docs.generated import DOCS
 from pgbroker.lifecycle.declare import DeclaredType, declare_types
+from pgbroker.states import Status
 from tests.docs.walkthrough import ROOT, blocks
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -120,4 +122,29 @@ def test_the_sql_of_the_guide_runs() -> None:
         cursor.execute("select count(*) filter (where tenant_id = 'acme'), count(*) from pgbroker.job")
 
         assert cursor.fetchone() == (2, 5)  # the trigger worked as the same tenant
-        assert len(grants) == 1
+    assert len(grants) == 2
+
+
+def test_the_grants_of_the_guide_are_enough_and_no_more_than_it_takes(superuser: psycopg.Connection) -> None:
+    first, second = (
+        block.body
+        for block in blocks(DOCS / "howto" / "enqueue-from-sql.md")
+        if block.language == "postgresql" and block.body.startswith("grant")
+    )
+    enqueue = "select pgbroker.enqueue('shop.send_receipt', '{}', idempotency_key => 'k'"
+    with superuser.transaction(force_rollback=True):
+        superuser.execute("insert into pgbroker.job_type (name) values ('shop.send_receipt')")
+        superuser.execute("create role shop_writer")
+        superuser.execute(first)
+        superuser.execute("set local role shop_writer")
+        superuser.execute(f"{enqueue})")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), superuser.transaction():
+            superuser.execute(f"{enqueue}, on_conflict => 'replace')")
+        superuser.execute("reset role")
+        superuser.execute(second)
+        superuser.execute("set local role shop_writer")
+        superuser.execute(f"{enqueue}, on_conflict => 'replace')")
+        superuser.execute("reset role")
+        statuses = superuser.execute("select status from pgbroker.job order by status").fetchall()
+
+        assert statuses == [(Status.READY,), (Status.CANCELLED,)]

@@ -187,6 +187,7 @@ def test_b143_what_postgresql_cannot_store_is_refused_before_any_statement(
         ("idempotency_key", "x" * 256),
         ("idempotency_scope", "for ever"),
         ("on_conflict", "ignore"),
+        ("window", 0),
         ("deadline", datetime(2030, 1, 1)),  # noqa: DTZ001 - naive on purpose
         ("deadline", -1),
         ("max_attempts", 0),

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.django_db
 
 FIELDS = (
     "id", "job_type", "queue", "args", "type_version", "options", "priority", "max_attempts", "available_at",
-    "delay_seconds", "deadline_at", "deadline_seconds", "idempotency_key", "idempotency_scope", "on_conflict",
-    "principal", "correlation_id", "traceparent", "tags", "lane", "tenant", "tenant_id",
+    "delay_seconds", "deadline_at", "deadline_seconds", "idempotency_key", "idempotency_scope", "window_seconds",
+    "on_conflict", "principal", "correlation_id", "traceparent", "tags", "lane", "tenant", "tenant_id",
     "args_body",
 )  # fmt: skip
 CODES = {
     "created", "existing", "invalid_entry", "invalid_option", "invalid_argument", "unknown_job_type",
-    "unknown_queue", "idempotency_conflict", "payload_too_large",
+    "unknown_queue", "idempotency_conflict", "payload_too_large", "replaced", "not_replaceable",
 }  # fmt: skip
 GOOD = {"job_type": TYPE}
 
@@ -59,7 +59,7 @@ def test_a_key_that_means_nothing_refuses_its_own_entry():
         "invalid_option",
         'there is no key "prioritty". Use args, args_body, available_at, correlation_id, deadline_at, '
         "deadline_seconds, delay_seconds, id, idempotency_key, idempotency_scope, job_type, lane, max_attempts, "
-        "on_conflict, options, principal, priority, queue, tags, traceparent, type_version.",
+        "on_conflict, options, principal, priority, queue, tags, traceparent, type_version, window_seconds.",
     )
     assert unreadable[2] == "invalid_option"
     assert [each[2] for each in enqueue(wrong)] == ["invalid_option"]
@@ -67,7 +67,7 @@ def test_a_key_that_means_nothing_refuses_its_own_entry():
 
 # ------------------------------------------------------------------ one wrong value
 
-NUMBERS = ("priority", "max_attempts", "type_version", "delay_seconds", "deadline_seconds")
+NUMBERS = ("priority", "max_attempts", "type_version", "delay_seconds", "deadline_seconds", "window_seconds")
 TEXTS = ("idempotency_key", "principal", "correlation_id", "traceparent", "lane")
 WRONG = [
     *((field, wrong) for field in NUMBERS for wrong in ("x", "", True, [], {}, 1e30, -1e30, "1e400", "NaN")),
@@ -334,7 +334,8 @@ NUL_FREE = st.text(st.characters(exclude_characters="\x00", exclude_categories=[
 TELLING = st.sampled_from([
     "", "x", "5", "-5", "1e5", "1.5", "NaN", "infinity", "-infinity", "tomorrow", "2027-02-30",
     "2027-01-01T00:00:00+16:00", "2027-01-01T00:00:00Z", "{", "{}", "[", "[1]", "{a,b}", "null", "true",
-    "9" * 400, "held", "reject", TYPE, "default", "00000000-0000-7000-8000-000000000001", "'", "%", "\\",
+    "9" * 400, "held", "window", "reject", "replace", TYPE, "default", "00000000-0000-7000-8000-000000000001",
+    "'", "%", "\\",
 ])  # fmt: skip
 SCALARS = (
     st.none()
@@ -370,7 +371,7 @@ def test_whatever_an_entry_holds_the_call_answers_for_each_in_order(entries):
         assert (answers[0][2], answers[-1][2]) == ("created", "created")
         for _, job_id, outcome, detail in answers:
             assert (outcome in ("created", "existing")) == (detail is None)
-            if outcome == "created":
+            if outcome in ("created", "replaced"):
                 assert Job.objects.filter(pk=job_id).exists()
                 assert JobPayload.objects.filter(pk=job_id).exists()
         # What was stored can be read.

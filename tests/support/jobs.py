@@ -168,6 +168,17 @@ def age(*job_ids: UUID, only: Sequence[str] = _TIMES, **by: float) -> None:
         assert cursor.rowcount == len(set(job_ids))
 
 
+def age_key(key: str = "k", **by: float) -> None:
+    """Let time pass for an idempotency key, of whichever tenant and type, and for the job that holds it."""
+    with scope_all(), connection.cursor() as cursor:
+        cursor.execute(
+            "update pgbroker.idempotency set created_at = created_at - %(by)s, expires_at = expires_at - %(by)s "
+            "where key = %(key)s returning job_id",
+            {"by": timedelta(**by), "key": key},
+        )
+        age(*(job_id for (job_id,) in cursor.fetchall()), **by)
+
+
 def age_worker(worker_id: UUID = WORKER, **by: float) -> None:
     """Let time pass for a worker's row: it was heard of that much longer ago."""
     with connection.cursor() as cursor:

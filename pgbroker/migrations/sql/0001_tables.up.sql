@@ -169,6 +169,8 @@ create table pgbroker.job_payload (
     args_body text collate "C",
     options jsonb,
     idempotency_key text collate "C",
+    idempotency_scope text,
+    window_seconds double precision,
     principal text,
     correlation_id text,
     traceparent text,
@@ -200,7 +202,8 @@ create table pgbroker.idempotency (
     expires_at timestamptz,
     created_at timestamptz not null default statement_timestamp(),
     constraint idempotency_pkey primary key (tenant_id, job_type_id, key),
-    constraint idempotency_scope_valid check (scope in ('held', 'live', 'retained')),
+    constraint idempotency_scope_valid check (scope in ('held', 'live', 'retained', 'window')),
+    constraint idempotency_window_expires check ((scope = 'window') = (expires_at is not null)),
     constraint idempotency_key_valid check (length(key) between 1 and 255)
 ) with (fillfactor = 90);
 create index idempotency_job on pgbroker.idempotency (job_id);

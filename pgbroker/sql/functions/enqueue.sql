@@ -13,6 +13,7 @@ create function pgbroker.enqueue(
     deadline timestamptz default null,
     idempotency_key text default null,
     idempotency_scope text default null,
+    window_seconds double precision default null,
     on_conflict text default null,
     correlation_id text default null,
     options jsonb default null,
@@ -39,6 +40,7 @@ begin
                     'deadline_at', deadline,
                     'idempotency_key', idempotency_key,
                     'idempotency_scope', idempotency_scope,
+                    'window_seconds', window_seconds,
                     'on_conflict', on_conflict,
                     'correlation_id', correlation_id,
                     'options', options
@@ -48,7 +50,7 @@ begin
             || jsonb_build_object('args', jsonb_build_object('v', 1, 'args', '[]'::jsonb, 'kwargs', kwargs))
         )
     );
-    if answer.outcome not in ('created', 'existing') then
+    if answer.outcome not in ('created', 'replaced', 'existing') then
         raise exception '%', coalesce(answer.detail, answer.outcome) using errcode = 'PB001', hint = answer.outcome;
     end if;
     if notify then

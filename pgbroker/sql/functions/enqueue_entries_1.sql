@@ -18,6 +18,7 @@ create type pgbroker.enqueue_entry_1 as (
     deadline_at timestamptz,
     idempotency_key text,
     idempotency_scope text,
+    window_seconds double precision,
     on_conflict text,
     digest bytea,
     principal text,
@@ -47,6 +48,7 @@ create type pgbroker.enqueue_given_1 as (
     deadline_seconds double precision,
     idempotency_key text,
     idempotency_scope text,
+    window_seconds double precision,
     on_conflict text,
     principal text,
     correlation_id text,
@@ -155,7 +157,8 @@ language sql stable as $function$
             when deadline_seconds between 0 and 3e9 then statement_timestamp() + deadline_seconds * interval '1 second'
         end,
         idempotency_key,
-        chosen_scope,
+        case when idempotency_key is not null then chosen_scope end,
+        window_seconds,
         chosen_conflict,
         case
             when idempotency_key is not null and refusal is null then sha256(
@@ -193,14 +196,31 @@ language sql stable as $function$
                 then array['invalid_option', format('type_version %s is less than 1', type_version)]
             when length(idempotency_key) not between 1 and 255
                 then array['invalid_option', 'idempotency_key is empty or longer than 255 characters']
-            when chosen_scope not in ('held', 'live', 'retained') then array[
+            when chosen_scope not in ('held', 'live', 'retained', 'window') then array[
                 'invalid_option',
-                format('idempotency_scope %s is not held, live or retained', quote_nullable(left(chosen_scope, 80)))
+                format(
+                    'idempotency_scope %s is not held, live, retained or window',
+                    quote_nullable(left(chosen_scope, 80))
+                )
             ]
-            when chosen_conflict not in ('return', 'reject') then array[
+            when chosen_conflict not in ('return', 'reject', 'replace') then array[
                 'invalid_option',
-                format('on_conflict %s is not return or reject', quote_nullable(left(chosen_conflict, 80)))
+                format('on_conflict %s is not return, reject or replace', quote_nullable(left(chosen_conflict, 80)))
             ]
+            when window_seconds not between 0.000001 and 316224000 then array[
+                'invalid_option',
+                format('window_seconds %s is not more than 0 and at most 316224000', window_seconds)
+            ]
+            when window_seconds is null and chosen_scope = 'window'
+                then array['invalid_option', 'window_seconds is missing: how long idempotency_scope window holds a key']
+            when window_seconds is not null and chosen_scope <> 'window' then array[
+                'invalid_option',
+                format('window_seconds is for idempotency_scope window, not %s', chosen_scope)
+            ]
+            when idempotency_key is null and chosen_scope = 'window'
+                then array['invalid_option', 'idempotency_key is missing: idempotency_scope window is nothing without one']
+            when idempotency_key is null and chosen_conflict = 'replace'
+                then array['invalid_option', 'idempotency_key is missing: on_conflict replace is nothing without one']
             when delay_seconds not between 0 and 3e9
                 then array['invalid_option', format('delay_seconds %s is outside 0 to 3e9', delay_seconds)]
             when deadline_seconds not between 0 and 3e9
@@ -329,6 +349,7 @@ begin
                         when 'type_version' then 'a whole number, 1 or more'
                         when 'delay_seconds' then 'a number from 0 to 3e9'
                         when 'deadline_seconds' then 'a number from 0 to 3e9'
+                        when 'window_seconds' then 'a number above 0, at most 316224000'
                         when 'available_at' then 'an instant such as "2027-01-31T12:00:00+00:00"'
                         when 'deadline_at' then 'an instant such as "2027-01-31T12:00:00+00:00"'
                         else 'a string'

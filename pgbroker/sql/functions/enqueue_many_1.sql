@@ -6,13 +6,14 @@
 --
 -- Keys of an entry: job_type (required), queue, args {"v": 1, "args": [], "kwargs": {}}, type_version, options,
 -- priority, max_attempts, available_at or delay_seconds, deadline_at or deadline_seconds, idempotency_key,
--- idempotency_scope (held, live, retained), on_conflict (return, reject), principal, correlation_id,
--- traceparent, tags, lane, id, args_body (the name of a body that pgbroker's client has stored, in the tenant's
--- folder; args is its stub then).
+-- idempotency_scope (held, live, retained, window), window_seconds, on_conflict (return, reject, replace),
+-- principal, correlation_id, traceparent, tags, lane, id, args_body (the name of a body that pgbroker's client has
+-- stored, in the tenant's folder; args is its stub then).
 --
--- outcome is created, existing (the key's or the id's job is returned) or an error code, with the reason in
--- detail: one bad row does not sink the others. The tenant is the session's pgbroker.tenant_id. At REPEATABLE
--- READ and above a contended key fails with a serialisation error (40001): run the transaction again.
+-- outcome is created, replaced (created, in place of the job that detail names), existing (the key's or the id's
+-- job is returned) or an error code, with the reason in detail: one bad row does not sink the others. The tenant
+-- is the session's pgbroker.tenant_id. At REPEATABLE READ and above a contended key fails with a serialisation
+-- error (40001): run the transaction again.
 create function pgbroker.enqueue_many_1(jobs jsonb)
 returns table (ordinal int, job_id uuid, outcome text, detail text)
 language plpgsql volatile as $function$
@@ -20,6 +21,7 @@ declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     entries pgbroker.enqueue_entry_1[];
     misfits jsonb;
+    turns jsonb[];
     made uuid[];
     wanted int;
 begin
@@ -49,6 +51,13 @@ begin
         entries := array(select entry from pgbroker.enqueue_entries_1(jobs, misfits) as entry);
     end;
     if jsonb_path_exists(jobs, '$[*].idempotency_key ? (@ != null)') then
+        if jsonb_path_exists(jobs, '$[*].on_conflict ? (@ == "replace")') then
+            turns := pgbroker.enqueue_turns_1(entries);
+            if cardinality(turns) > 1 then
+                return query select * from pgbroker.enqueue_in_turns_1(jobs, turns) as each order by each.ordinal;
+                return;
+            end if;
+        end if;
         entries := pgbroker.enqueue_hold_keys_1(entries);
     end if;
 
@@ -82,12 +91,13 @@ begin
     -- Where the id existed its payload does too. No join with new_job: over two unknown sizes it is quadratic.
     new_payload as (
         insert into pgbroker.job_payload (
-            job_id, tenant_id, type_version, args, args_body, options, idempotency_key, principal,
-            correlation_id, traceparent, tags
+            job_id, tenant_id, type_version, args, args_body, options, idempotency_key, idempotency_scope,
+            window_seconds, principal, correlation_id, traceparent, tags
         )
         select
             entry.id, tenant, entry.type_version, entry.args, entry.args_body, entry.options,
-            entry.idempotency_key, entry.principal, entry.correlation_id, entry.traceparent, entry.tags
+            entry.idempotency_key, entry.idempotency_scope, entry.window_seconds, entry.principal, entry.correlation_id,
+            entry.traceparent, entry.tags
         from unnest(entries) as entry
         where entry.outcome is null
         on conflict do nothing
@@ -111,9 +121,61 @@ begin
         return;
     end if;
     return query
-        select entry.ordinal, entry.id, coalesce(entry.outcome, 'created'), entry.detail
+        select
+            entry.ordinal,
+            entry.id,
+            coalesce(entry.outcome, case when entry.detail is null then 'created' else 'replaced' end),
+            entry.detail
         from unnest(entries) as entry
         order by entry.ordinal;
+end
+$function$;
+
+-- Put the entries of a call into turns: one that asks to replace the holder of a key that an entry before it has
+-- comes in a later turn than that one. Returns the ordinals of each turn.
+create function pgbroker.enqueue_turns_1(entries pgbroker.enqueue_entry_1[]) returns jsonb[]
+language sql stable as $function$
+    select array_agg(ordinals order by turn)
+    from (
+        select turn, jsonb_agg(ordinal order by ordinal) as ordinals
+        from (
+            select
+                entry.ordinal,
+                coalesce(
+                    case
+                        when entry.outcome is null and entry.idempotency_key is not null
+                            then count(*) filter (where entry.on_conflict = 'replace') over same_key
+                            - (first_value(entry.on_conflict) over same_key = 'replace')::int
+                    end,
+                    0
+                ) as turn
+            from unnest(entries) as entry
+            window same_key as (
+                partition by entry.job_type_id, entry.idempotency_key, entry.outcome is null
+                order by entry.ordinal
+            )
+        ) as each
+        group by turn
+    ) as turns
+$function$;
+
+-- Enqueue a call turn by turn, as so many calls in the same transaction.
+create function pgbroker.enqueue_in_turns_1(jobs jsonb, turns jsonb[])
+returns table (ordinal int, job_id uuid, outcome text, detail text)
+language plpgsql volatile as $function$
+declare
+    ordinals jsonb;
+begin
+    foreach ordinals in array turns loop
+        return query
+            select (ordinals ->> (answer.ordinal - 1))::int, answer.job_id, answer.outcome, answer.detail
+            from pgbroker.enqueue_many_1(
+                (
+                    select jsonb_agg(jobs -> (place::int - 1) order by place::int)
+                    from jsonb_array_elements_text(ordinals) as place
+                )
+            ) as answer;
+    end loop;
 end
 $function$;
 
@@ -145,7 +207,12 @@ begin
     loop
         entry := asked.entry;
         if asked.is_made then
-            return query select entry.ordinal, entry.id, 'created'::text, null::text;
+            return query
+                select
+                    entry.ordinal,
+                    entry.id,
+                    case when entry.detail is null then 'created' else 'replaced' end,
+                    entry.detail;
             continue;
         end if;
 
@@ -188,7 +255,12 @@ begin
               and held.key = entry.idempotency_key
               and held.job_id = entry.id;
             return query
-                select entry.ordinal, again.job_id, again.outcome, again.detail
+                select
+                    entry.ordinal,
+                    again.job_id,
+                    -- Whose place it took was said before its id turned out to be taken.
+                    case when again.outcome = 'created' and entry.detail is not null then 'replaced' else again.outcome end,
+                    coalesce(again.detail, entry.detail)
                 from pgbroker.enqueue_many_1(
                     jsonb_build_array((jobs -> (entry.ordinal - 1)) || jsonb_build_object('id', fresh))
                 ) as again;
