@@ -315,6 +315,12 @@ class WorkerLost(PgBrokerError):
     code = "worker_lost"
 
 
+class AlreadyStarted(PgBrokerError):
+    """A worker was started that runs."""
+
+    code = "already_started"
+
+
 class PortUnavailable(PgBrokerError):
     """The port for Prometheus and probes cannot be opened: something has it, or the host has no such address."""
 

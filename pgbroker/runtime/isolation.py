@@ -8,6 +8,7 @@ import time
 from collections import deque
 from contextvars import ContextVar, Token
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from django.db import connections
@@ -197,14 +198,18 @@ def _abandon(connection: Any) -> None:
 class LogTail(logging.Handler):
     """Keeps the last lines that a handler logged, to be stored with its attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker_id: UUID | None = None) -> None:
         super().__init__()
+        # Of several workers in one process each keeps the lines of its own attempts.
+        self.worker_id = worker_id
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record if an attempt runs in this context."""
         attempt = current_attempt.get()
         if attempt is None or not attempt.is_open or record.name.startswith("pgbroker"):
+            return
+        if self.worker_id is not None and attempt.lease.worker_id != self.worker_id:
             return
         try:
             line = self.format(record)[:LONGEST_LINE]

@@ -133,7 +133,7 @@ class Worker:
         if self.settings.MAX_LOG_BYTES:
             import logging
 
-            self._log_tail = LogTail()
+            self._log_tail = LogTail(self.id)
             logging.getLogger().addHandler(self._log_tail)
         for name, service in self.services.items():
             if name != "listen" or self.settings.NOTIFY:
