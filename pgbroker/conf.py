@@ -122,6 +122,11 @@ class Settings:
         5.0, _seconds(0.05, 3600), "How often an idle worker looks for work that no notification told of."
     )
     REAP_SECONDS: float = _key(15.0, _seconds(0.1, 3600), "How often expired leases are taken back.")
+    LEADER_SECONDS: float = _key(
+        10.0,
+        _seconds(1, 3600),
+        "How long a leader's lease lasts without renewal; another worker leads within two seconds more.",
+    )
     SAMPLE_SECONDS: float = _key(15.0, _seconds(1, 86400), "How often the depth of the queues is recorded.")
     MAX_ATTEMPTS: int = _key(5, _whole(1, 10_000), "Attempts a job gets when its type does not say.")
     MAX_CRASHES: int = _key(3, _whole(1, 10_000), "Lost workers after which a job becomes a dead letter.")

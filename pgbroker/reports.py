@@ -10,7 +10,9 @@ from uuid import UUID
 from django.db import transaction
 
 from pgbroker import correlation, db
+from pgbroker.conf import settings
 from pgbroker.lifecycle.look import Job, look
+from pgbroker.lifecycle.over_long import OverLong, find_over_long
 from pgbroker.policy.timeline import Moment, Span, in_order
 from pgbroker.states import AttemptState, Status
 
@@ -213,6 +215,50 @@ class WorkerLine(NamedTuple):
 def list_workers(*, using: str | db.Session, since: timedelta = WORKERS_SINCE) -> list[WorkerLine]:
     """List workers heard of within *since*, the living first."""
     return db.fetch("list_workers", {"since": since, "limit": WORKERS_MAX}, WorkerLine._make, using=using)
+
+
+class LeaderLine(NamedTuple):
+    """Who leads a duty, since when, and how long the lease still lasts: negative once nobody leads."""
+
+    duty: str
+    holder: UUID
+    name: str
+    epoch: int
+    since: datetime
+    seconds: float
+
+    @property
+    def leads(self) -> bool:
+        """It led at the moment of the report."""
+        return self.seconds > 0
+
+
+def list_leaders(*, using: str) -> list[LeaderLine]:
+    """Tell who leads, or led last; nobody ever did before the first worker started."""
+    return db.fetch("list_leaders", {}, LeaderLine._make, using=using)
+
+
+def list_over_long(*, using: str) -> list[OverLong]:
+    """List attempts that run longer than they may, though their worker renews the lease, among BOUND of them."""
+    grace, tenant = timedelta(seconds=settings().LEASE_SECONDS), tenant_predicate()
+    timeout = settings().TIMEOUT_SECONDS
+    return find_over_long(timeout=timeout, grace=grace, limit=BOUND, tenant=tenant, using=using)[0]
+
+
+class Sample(NamedTuple):
+    """How much stood in a queue at one moment; counts stop at a bound."""
+
+    sampled_at: datetime
+    ready: int
+    scheduled: int
+    running: int
+    oldest_ready_seconds: float | None
+
+
+def list_samples(queue_id: int, *, since: timedelta, using: str) -> list[Sample]:
+    """List the samples of a queue, of all tenants together, oldest first: the newest BOUND of them."""
+    wanted = {"queue_id": queue_id, "since": since, "limit": BOUND}
+    return db.fetch("list_samples", wanted, Sample._make, using=using)
 
 
 class Minute(NamedTuple):

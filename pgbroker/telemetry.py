@@ -54,7 +54,14 @@ EVENTS: dict[str, tuple[int, str]] = {
     "worker.loop_failed": (logging.ERROR, "a worker loop failed and will try again"),
     "notify.failed": (logging.WARNING, "wake-up could not be sent; polling finds the jobs"),
     "body.left": (logging.WARNING, "a body stays in the storage, though perhaps no row names it"),
-    "partitions.failed": (logging.WARNING, "history partitions could not be created ahead"),
+    "job.over_long": (
+        logging.WARNING,
+        "attempt runs longer than its timeout or deadline allows, and its worker renews the lease",
+    ),
+    "leader.elected": (logging.INFO, "this process leads from now on"),
+    "leader.lost": (logging.WARNING, "this process leads no longer"),
+    "leader.resigned": (logging.INFO, "this process gave the lead back"),
+    "duty.failed": (logging.WARNING, "a duty of the upkeep failed and will be tried again"),
 }
 
 Listener = Callable[[str, dict[str, Any]], None]

@@ -31,6 +31,7 @@ def reap(
     max_crashes: int,
     backoff: Backoff,
     within: timedelta = EVERYTHING,
+    skip: int = 0,
     using: str | db.Session = "default",
 ) -> list[Reaped]:
     """
@@ -38,13 +39,15 @@ def reap(
 
     A holder whose worker row is silent counts as a crash; after *max_crashes* the job is a dead letter.
     The first loss is retried at once, later ones after the type's backoff or *backoff*. *within* is a
-    hint: leases that expired longer ago were looked at already.
+    hint: leases that expired longer ago were looked at already. The first *skip* are left alone.
     """
     assert limit >= 1
+    assert skip >= 0
     return db.fetch(
         "reap",
         {
             "within": within,
+            "skip": skip,
             "limit": limit,
             "max_crashes": max_crashes,
             "base": backoff.base,

@@ -214,6 +214,20 @@ class Migration(migrations.Migration):
                     },
                 ),
                 migrations.CreateModel(
+                    name="Leader",
+                    fields=[
+                        ("duty", models.TextField(primary_key=True, serialize=False)),
+                        ("holder", models.UUIDField()),
+                        ("name", models.TextField()),
+                        ("epoch", models.BigIntegerField()),
+                        ("since", models.DateTimeField()),
+                        ("expires_at", models.DateTimeField()),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."leader',
+                    },
+                ),
+                migrations.CreateModel(
                     name="JobPayload",
                     fields=[
                         (
@@ -383,6 +397,7 @@ class Migration(migrations.Migration):
                                 "queue_id",
                                 "worker_id",
                                 "bucket",
+                                "fold",
                                 blank=True,
                                 editable=False,
                                 primary_key=True,
@@ -391,6 +406,13 @@ class Migration(migrations.Migration):
                         ),
                         ("worker_id", models.UUIDField()),
                         ("bucket", models.DateTimeField()),
+                        (
+                            "fold",
+                            models.SmallIntegerField(
+                                choices=[(0, "Worker Minute"), (1, "Minute"), (2, "Hour"), (3, "Day")],
+                                default=0,
+                            ),
+                        ),
                         ("done", models.BigIntegerField(default=0)),
                         ("retried", models.BigIntegerField(default=0)),
                         ("snoozed", models.BigIntegerField(default=0)),
@@ -411,6 +433,43 @@ class Migration(migrations.Migration):
                     ],
                     options={
                         "db_table": 'pgbroker"."job_counter',
+                    },
+                ),
+                migrations.CreateModel(
+                    name="QueueSample",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "queue_id",
+                                "sampled_at",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        (
+                            "sampled_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("ready", models.BigIntegerField()),
+                        ("scheduled", models.BigIntegerField()),
+                        ("running", models.BigIntegerField()),
+                        ("oldest_ready_seconds", models.FloatField(null=True)),
+                        ("coarse", models.BooleanField(default=False)),
+                        (
+                            "queue",
+                            models.ForeignKey(
+                                db_constraint=False,
+                                db_index=False,
+                                on_delete=django.db.models.deletion.DO_NOTHING,
+                                to="pgbroker.queue",
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."queue_sample',
                     },
                 ),
                 migrations.AddField(
@@ -714,6 +773,20 @@ class Migration(migrations.Migration):
                     operation="DELETE",
                     pgid="pgtrigger_refuse_live_delete_f2fd6",
                     table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="leader",
+            trigger=pgtrigger.compiler.Trigger(
+                name="epoch_only_rises",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF TG_OP = 'UPDATE' AND NEW.duty = OLD.duty AND NEW.epoch >= OLD.epoch THEN RETURN NEW; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: the epoch of a duty only rises', HINT = 'Let the lease run out: the next leader takes it by itself.';",
+                    hash="00216a73aac8c275afab8ca9c80a1f247124b8f2",
+                    operation="UPDATE OR DELETE",
+                    pgid="pgtrigger_epoch_only_rises_d7868",
+                    table='pgbroker"."leader',
                     when="BEFORE",
                 ),
             ),

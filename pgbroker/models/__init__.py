@@ -1,7 +1,7 @@
 """The tables, as ordinary Django models with read-only querysets. A row of a job changes only through a verb."""
 
-from pgbroker.models.fleet import JobType, Pause, Queue, QueuePriority, Worker
-from pgbroker.models.history import Execution, JobCounter, JobEvent
+from pgbroker.models.fleet import JobType, Leader, Pause, Queue, QueuePriority, Worker
+from pgbroker.models.history import Execution, JobCounter, JobEvent, QueueSample
 from pgbroker.models.jobs import Idempotency, Job, JobPayload, JobState
 
 __all__ = [
@@ -13,8 +13,10 @@ __all__ = [
     "JobPayload",
     "JobState",
     "JobType",
+    "Leader",
     "Pause",
     "Queue",
     "QueuePriority",
+    "QueueSample",
     "Worker",
 ]

@@ -1,4 +1,4 @@
-"""What is declared and who is alive: queues, job types, pauses, workers. No tenant owns these."""
+"""What is declared and who is alive: queues, job types, pauses, workers, leaders. No tenant owns these."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from pgbroker.models.fields import TextArrayField
-from pgbroker.models.triggers import keeps_its_name, only_added, refuse_delete
+from pgbroker.models.triggers import epoch_only_rises, keeps_its_name, only_added, refuse_delete
 
 
 class Queue(models.Model):
@@ -116,3 +116,21 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pid})"
+
+
+class Leader(models.Model):
+    """Who does what only one has to do, until *expires_at*; *epoch* rises with each reign."""
+
+    duty = models.TextField(primary_key=True)
+    holder = models.UUIDField()
+    name = models.TextField()
+    epoch = models.BigIntegerField()
+    since = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = 'pgbroker"."leader'
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [epoch_only_rises()]
+
+    def __str__(self) -> str:
+        return f"{self.duty}: {self.name}"

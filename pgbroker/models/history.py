@@ -1,4 +1,4 @@
-"""History: one row per ended attempt, one per event, and the counters. Append-only and partitioned by time."""
+"""History: ended attempts and events, append-only and partitioned by time; counters and samples."""
 
 from typing import ClassVar
 
@@ -75,13 +75,24 @@ class JobEvent(models.Model):
 
 
 class JobCounter(models.Model):
-    """What one worker did to one type in one queue in one minute. Readers add up."""
+    """
+    What was done to one type in one queue in the minute, hour or day that begins at *bucket*. Readers add up.
 
-    pk = models.CompositePrimaryKey("job_type_id", "queue_id", "worker_id", "bucket")
+    A worker counts by minutes; once they are old the leader folds them, and *worker_id* is zero from then on.
+    """
+
+    class Fold(models.IntegerChoices):
+        WORKER_MINUTE = 0
+        MINUTE = 1
+        HOUR = 2
+        DAY = 3
+
+    pk = models.CompositePrimaryKey("job_type_id", "queue_id", "worker_id", "bucket", "fold")
     job_type = models.ForeignKey(JobType, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
     queue = models.ForeignKey(Queue, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
     worker_id = models.UUIDField()
     bucket = models.DateTimeField()
+    fold = models.SmallIntegerField(default=Fold.WORKER_MINUTE, choices=Fold.choices)
     done = models.BigIntegerField(default=0)
     retried = models.BigIntegerField(default=0)
     snoozed = models.BigIntegerField(default=0)
@@ -96,3 +107,22 @@ class JobCounter(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_type_id} at {self.bucket}"
+
+
+class QueueSample(models.Model):
+    """How much stood in a queue at one moment; counts stop at a bound."""
+
+    pk = models.CompositePrimaryKey("queue_id", "sampled_at")
+    queue = models.ForeignKey(Queue, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    sampled_at = models.DateTimeField(db_default=Now())
+    ready = models.BigIntegerField()
+    scheduled = models.BigIntegerField()
+    running = models.BigIntegerField()
+    oldest_ready_seconds = models.FloatField(null=True)
+    coarse = models.BooleanField(default=False)
+
+    class Meta:
+        db_table = 'pgbroker"."queue_sample'
+
+    def __str__(self) -> str:
+        return f"{self.queue_id} at {self.sampled_at}"

@@ -172,6 +172,18 @@ def keeps_its_name(what: str) -> pgtrigger.Trigger:
     )
 
 
+def epoch_only_rises() -> pgtrigger.Trigger:
+    """Refuse to lower an epoch, and to delete the row that remembers it: an old one must never come back."""
+    return Guard(
+        name="epoch_only_rises",
+        operation=pgtrigger.Update | pgtrigger.Delete,
+        # A condition that names NEW is none for a delete.
+        unless="TG_OP = 'UPDATE' AND NEW.duty = OLD.duty AND NEW.epoch >= OLD.epoch",
+        sentence="pgbroker: the epoch of a duty only rises",
+        hint="Let the lease run out: the next leader takes it by itself.",
+    )
+
+
 def only_added(what: str) -> pgtrigger.Trigger:
     """Refuse to change or delete a row without which a claim does not see ready jobs."""
     return Guard(

@@ -40,6 +40,9 @@ def drain(worker: "Worker") -> None:
     _tell_handlers(worker)
     _join(worker, "claim", 10.0)
     session = Session(worker.alias, purpose="drain")
+    _join(worker, "upkeep", 5.0)
+    if not worker.services["upkeep"].is_alive():
+        _try(lambda: worker.upkeep.leader.resign(using=session), session)
     worker.board.close()
     # Those too that the last claim brought.
     _tell_handlers(worker)
@@ -50,7 +53,7 @@ def drain(worker: "Worker") -> None:
     worker.gate.stop_waiting()
     for name in ("settle", "heartbeat", "watchdog"):
         worker.services[name].stop()
-    for name in ("settle", "heartbeat", "listen", "upkeep"):
+    for name in ("settle", "heartbeat", "listen"):
         _join(worker, name, 5.0)
     worker.leftovers.end(LEFTOVER_SECONDS)
     worker.left_running = worker.board.running + worker.board.stuck + worker.event_loop.strays

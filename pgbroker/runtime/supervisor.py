@@ -39,7 +39,7 @@ from pgbroker.runtime.options import WorkerOptions, effective_settings
 from pgbroker.runtime.service import Service
 from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wait
 from pgbroker.runtime.unknown import put_back_unknown
-from pgbroker.runtime.upkeep import Upkeep
+from pgbroker.runtime.upkeep import limits, upkeep_of
 from pgbroker.runtime.watchdog import Watchdog
 from pgbroker.states import AttemptState
 
@@ -75,7 +75,12 @@ class Worker:
         self._stop = threading.Event()
         self.gate = ConnectGate()
         sessions = {
-            purpose: Session(self._alias_of(purpose), purpose=purpose, gate=self.gate.passing)
+            purpose: Session(
+                self._alias_of(purpose),
+                purpose=purpose,
+                gate=self.gate.passing,
+                **(limits(self.settings) if purpose == "upkeep" else {}),
+            )
             for purpose in ("claim", "settle", "heartbeat", "upkeep", "listen")
         }
         self.claimer = Claimer(self, sessions["claim"])
@@ -83,7 +88,7 @@ class Worker:
         self.settler = Settler(self, sessions["settle"])
         self.heartbeats = Heartbeats(self, sessions["heartbeat"])
         self.listener = Listener(self, sessions["listen"])
-        self.upkeep = Upkeep(self, sessions["upkeep"])
+        self.upkeep = upkeep_of(self, sessions["upkeep"])
         self.hand_back = HandBack(self)
         self.watchdog = Watchdog(self)
         self.leftovers = Leftovers(self)
@@ -98,7 +103,12 @@ class Worker:
                 "heartbeat", self.heartbeats.step, longest_wait=min(2.0, self.settings.HEARTBEAT_SECONDS)
             ),
             # Without these two the work goes on, if later or less tidily.
-            "upkeep": self._service("upkeep", self.upkeep.step, vital=False),
+            "upkeep": self._service(
+                "upkeep",
+                self.upkeep.step,
+                vital=False,
+                longest_wait=min(2.0, self.settings.LEADER_SECONDS / 4),
+            ),
             "listen": self._service(
                 "listen", self.listener.step, vital=False, longest_wait=self.settings.LISTEN_RETRY_SECONDS
             ),

@@ -1,6 +1,8 @@
 -- End live jobs that passed their deadline before they ran: any live status but running -> failed.
 --
---   limit  bigint  most jobs to end
+--   within  interval  look only at deadlines that passed so long ago; a hint
+--   skip    bigint    leave so many of them alone, the first: a page with them has failed
+--   limit   bigint    most jobs to end
 --
 -- Scope:  all
 -- Plan:   hot
@@ -12,8 +14,10 @@ with overdue as materialized (
     from pgbroker.job
     where job.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 4 /* suspended */, 5 /* blocked */)
       and job.deadline_at is not null
+      and job.deadline_at > statement_timestamp() - %(within)s::interval
       and job.deadline_at <= statement_timestamp()
     order by job.deadline_at
+    offset %(skip)s
     limit %(limit)s
     for no key update skip locked
 ),

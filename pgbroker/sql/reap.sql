@@ -1,6 +1,7 @@
 -- Take back attempts whose lease expired, and decide where their jobs go.
 --
 --   within       interval           look only at leases that expired so long ago; a hint
+--   skip         bigint            leave so many of them alone, the first: a page with them has failed
 --   limit        bigint            most attempts to take back
 --   max_crashes  int               lost workers after which a job is a dead letter
 --   base         double precision  backoff where the job's options have none: seconds,
@@ -42,6 +43,7 @@ with expired as materialized (
           and job.lease_expires_at > statement_timestamp() - %(within)s::interval
           and job.lease_expires_at <= statement_timestamp()
         order by job.lease_expires_at
+        offset %(skip)s
         limit %(limit)s
         for no key update skip locked
     ) as job

@@ -141,7 +141,7 @@ counted as (
     from settled
     group by job_type_id, queue_id, worker_id
     order by job_type_id, queue_id
-    on conflict (job_type_id, queue_id, worker_id, bucket) do update
+    on conflict (job_type_id, queue_id, worker_id, bucket, fold) do update
     set done = counter.done + excluded.done,
         retried = counter.retried + excluded.retried,
         snoozed = counter.snoozed + excluded.snoozed,

@@ -7,7 +7,7 @@
 -- Rows:   one per minute, oldest first, also where nothing happened: bucket, done, retried, failed, dead, cancelled,
 --         run_seconds, wait_seconds.
 -- Locks:  none.
--- Index:  job_counter_bucket.
+-- Index:  job_counter_fold.
 --
 -- Counters know no tenant.
 select
@@ -25,7 +25,8 @@ from generate_series(
     interval '1 minute'
 ) as minute (bucket)
 left join pgbroker.job_counter as counter
-    on counter.bucket = minute.bucket
+    on counter.fold in (0, 1) -- minutes, of one worker or of all
+    and counter.bucket = minute.bucket
     and (%(queue_id)s::smallint is null or counter.queue_id = %(queue_id)s::smallint)
 group by minute.bucket
 order by minute.bucket

@@ -28,12 +28,13 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 # How long a stage may take. It decides no outcome: running out of it is an error of the test.
 PATIENCE_SECONDS = 40.0
-LEASE, HEARTBEAT, POLL, REAP = 4.0, 1.0, 1.0, 1.0
+LEASE, HEARTBEAT, POLL, REAP, LEADER = 4.0, 1.0, 1.0, 1.0, 2.0
 SETTINGS = {
     "LEASE_SECONDS": LEASE,
     "HEARTBEAT_SECONDS": HEARTBEAT,
     "POLL_SECONDS": POLL,
     "REAP_SECONDS": REAP,
+    "LEADER_SECONDS": LEADER,
     "SHUTDOWN_TIMEOUT_SECONDS": 5,
     "BACKOFF": 0.1,
 }

@@ -108,7 +108,7 @@ def test_a_table_is_named_with_its_schema(path):
     text = code(path)
     tables = [
         "job", "job_payload", "job_state", "job_event", "job_counter", "job_type", "queue", "queue_priority",
-        "pause", "idempotency", "execution", "worker",
+        "pause", "idempotency", "execution", "worker", "leader", "queue_sample",
     ]  # fmt: skip
     bare = re.findall(rf"\b(?:from|join|into|update|using|on) (?:{'|'.join(tables)})\b(?!\.|\()", text)
 

@@ -8,7 +8,8 @@ from pgbroker import reports
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.management import exits
 from pgbroker.management.arguments import add_database, add_format, add_tenant, checked, scope_of, teach
-from pgbroker.management.output import ago, as_json, table, table_of_pauses
+from pgbroker.management.output import ago, as_json, harmless, table, table_of_pauses
+from pgbroker.runtime.duties import UPKEEP
 
 MINUTES = 5
 
@@ -43,6 +44,7 @@ broker_status --tenant acme --minutes 60
             now = database_time(using=alias)
             depths, pauses = reports.list_depths(using=alias), reports.list_pauses(using=alias)
             known = reports.list_workers(using=alias)
+            leaders, over_long = reports.list_leaders(using=alias), reports.list_over_long(using=alias)
             workers = [each for each in known if given["all_workers"] or not each.is_gone]
             # Counters know no tenant: what all tenants did is not told as if it were one's.
             rates = None
@@ -71,6 +73,8 @@ broker_status --tenant acme --minutes 60
                 "pauses": [each._asdict() for each in pauses],
                 "workers": [each._asdict() for each in workers],
                 "workers_left_out": len(known) - len(workers),
+                "leaders": [{**each._asdict(), "leads": each.leads} for each in leaders],
+                "over_long": [each._asdict() for each in over_long],
                 "minutes": minutes,
                 "rates": rates,
             }
@@ -99,10 +103,28 @@ broker_status --tenant acme --minutes 60
         self.stdout.write(table(headings, lines) if workers else "none")
         if left_out := len(known) - len(workers):
             self.stdout.write(f"{left_out} more stopped or silent for over 10 minutes: --all-workers")
-        self.stdout.write(f"\ndead letters: {reports.at_most(dead)}")
+        self.stdout.write(f"\nleader: {told_of_leader(leaders)}")
+        if over_long:
+            first = max(over_long, key=lambda each: each.seconds)
+            self.stdout.write(
+                f"over-long: {len(over_long)} running jobs beyond their timeout or deadline; the longest, "
+                f"{first.job_id}, for {ago(first.seconds)}"
+            )
+        self.stdout.write(f"dead letters: {reports.at_most(dead)}")
         if rates is not None:
             counts = ", ".join(f"{rates[name]} {name}" for name in ("done", "retried", "failed", "dead"))
             self.stdout.write(
                 f"last {minutes} minutes: {counts}; {rates['done'] / minutes:.1f} done a minute, "
                 f"mean run {rates['mean_run_seconds']:.3f} s, mean wait {rates['mean_wait_seconds']:.3f} s"
             )
+
+
+def told_of_leader(leaders: list[reports.LeaderLine]) -> str:
+    """Say who does the upkeep, or since when nobody does."""
+    leader = next((each for each in leaders if each.duty == UPKEEP), None)
+    if leader is None:
+        return "none yet: a worker leads as soon as one runs"
+    if not leader.leads:
+        return f"none: the lease of {harmless(leader.name, keep='')} ended {ago(-leader.seconds)} ago"
+    since = leader.since.isoformat(sep=" ", timespec="seconds")
+    return f"{harmless(leader.name, keep='')} since {since} (epoch {leader.epoch})"

@@ -269,12 +269,41 @@ create table pgbroker.worker (
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
 create index worker_heartbeat on pgbroker.worker (started_at);
 
--- Each row has one writer, the worker that settles; readers add up.
+-- Who does what only one has to do: a lease that expires by the clock of the database, so that it works through a
+-- transaction pooler too. The epoch rises with each reign, and a row stays: what it was once, it is never again.
+create table pgbroker.leader (
+    duty text collate "C" not null,
+    holder uuid not null,
+    name text not null,
+    epoch bigint not null,
+    since timestamptz not null,
+    expires_at timestamptz not null,
+    constraint leader_pkey primary key (duty),
+    constraint leader_epoch_valid check (epoch >= 1)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
+
+-- How much stood in each queue, every few seconds. A sample is coarse if it is the queue's first in five minutes;
+-- the others are kept for hours only.
+create table pgbroker.queue_sample (
+    queue_id smallint not null,
+    sampled_at timestamptz not null default statement_timestamp(),
+    ready bigint not null,
+    scheduled bigint not null,
+    running bigint not null,
+    oldest_ready_seconds double precision,
+    coarse boolean not null default false,
+    constraint queue_sample_pkey primary key (queue_id, sampled_at)
+);
+create index queue_sample_time on pgbroker.queue_sample (coarse, sampled_at);
+
+-- Each row has one writer, the worker that settles; readers add up. The leader folds old ones into wider buckets:
+-- fold 0 is a minute of one worker, 1 a minute of all of them, 2 an hour, 3 a day.
 create table pgbroker.job_counter (
     job_type_id int not null,
     queue_id smallint not null,
     worker_id uuid not null,
     bucket timestamptz not null,
+    fold smallint not null default 0,
     done bigint not null default 0,
     retried bigint not null default 0,
     snoozed bigint not null default 0,
@@ -283,9 +312,10 @@ create table pgbroker.job_counter (
     cancelled bigint not null default 0,
     run_seconds double precision not null default 0,
     wait_seconds double precision not null default 0,
-    constraint job_counter_pkey primary key (job_type_id, queue_id, worker_id, bucket)
+    constraint job_counter_pkey primary key (job_type_id, queue_id, worker_id, bucket, fold),
+    constraint job_counter_fold_valid check (fold between 0 and 3)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
-create index job_counter_bucket on pgbroker.job_counter (bucket);
+create index job_counter_fold on pgbroker.job_counter (fold, bucket);
 
 insert into pgbroker.queue (name) values ('default');
 insert into pgbroker.queue_priority (queue_id, priority) select id, 0 from pgbroker.queue;
