@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-FAMILIES = ("drain", "orm", "enqueue", "pickup", "scale", "held", "memory")
+FAMILIES = ("drain", "orm", "enqueue", "pickup", "scale", "held", "memory", "idle")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,8 @@ from testproject.bench import ran
 from testproject.bench.jobs import QUEUE
 
 TABLES = (
-    "job", "job_payload", "job_state", "idempotency", "execution", "job_event", "job_counter", "worker", "pause",
-    "queue_priority",
+    "job", "job_payload", "job_state", "idempotency", "execution", "job_event", "job_counter", "queue_sample",
+    "worker", "leader", "pause", "queue_priority",
 )  # fmt: skip
 DAY = date(2026, 11, 1)
 NOTE = "x" * 20
