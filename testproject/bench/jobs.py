@@ -1,13 +1,16 @@
 """The handlers that are measured. Those that do nothing leave only the broker to be measured."""
 
+import time
 from datetime import date
 from functools import cache
 
-from pgbroker import job
-from testproject.bench import ran
+from pgbroker import JobContext, job
+from testproject.bench import claim_clock, ran
 from testproject.bench.models import Item
 
 QUEUE = "bench"
+
+claim_clock.install()
 
 
 @job(name="bench.noop_async", queue_name=QUEUE)
@@ -37,6 +40,26 @@ def _stamps() -> ran.Stamps:
 def touch(number: int, month: date, note: str) -> None:
     """Read one row and write one, through the ORM."""
     touch_item(number)
+
+
+@job(
+    name="bench.mixed",
+    queue_name=QUEUE,
+    takes_context=True,
+    max_attempts=20,
+    backoff={"base": 0.05, "factor": 1.0, "cap": 0.05},
+)
+def mixed(context: JobContext, number: int, fails: int, seconds: float, note: str) -> None:
+    """Fail as often as it is told to, and otherwise take its time."""
+    ran.note(number)
+    if context.attempt <= fails:
+        raise Unlucky
+    if seconds:
+        time.sleep(seconds)
+
+
+class Unlucky(Exception):
+    """What a job of the mix fails with."""
 
 
 def touch_item(number: int) -> None:

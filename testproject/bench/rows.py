@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-FAMILIES = ("drain", "orm", "enqueue", "pickup", "scale", "held", "memory", "idle")
+# One a line, so that two additions do not meet.
+FAMILIES = (
+    "drain",
+    "orm",
+    "enqueue",
+    "pickup",
+    "scale",
+    "held",
+    "memory",
+    "soak",
+    "idle",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
