@@ -246,19 +246,23 @@ def _run_on_django(
     with unscoped(), wrapper.cursor() as cursor:
         if not before:
             cursor.execute(statement.text, parameters)
-            rows = cursor.fetchall() if cursor.description else []
         else:
-            with wrapper.cursor() as setter, wrapper.cursor() as restorer, wrapper.wrap_database_errors:
-                with wrapper.connection.pipeline():
-                    setter.execute(before, None if tenant is None else (tenant,))
-                    cursor.execute(statement.text, parameters)
-                    if inside:
-                        restorer.execute(_RESTORE)
-                rows = cursor.fetchall() if cursor.description else []
+            with (
+                wrapper.cursor() as setter,
+                wrapper.cursor() as restorer,
+                wrapper.wrap_database_errors,
+                wrapper.connection.pipeline(),
+            ):
+                setter.execute(before, None if tenant is None else (tenant,))
+                cursor.execute(statement.text, parameters)
+                if inside:
+                    restorer.execute(_RESTORE)
+        # The result itself: psycopg makes an object for each column of a description, which costs more than a row.
+        result = cursor.pgresult
+        columns = result.nfields if result is not None else 0
+        rows = cursor.fetchall() if columns else []
         # Django's connections hand jsonb over as text, ours as Python values.
-        encoded = [
-            place for place, column in enumerate(cursor.description or ()) if column.type_code == _JSONB_OID
-        ]
+        encoded = [place for place in range(columns) if result.ftype(place) == _JSONB_OID]
     return [_decoded(values, encoded) for values in rows] if encoded else rows
 
 

@@ -26,6 +26,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/enqueue_entries_1.sql"),
                 RunFile("sql/functions/enqueue_keys_1.sql"),
                 RunFile("sql/functions/enqueue_many_1.sql"),
+                RunFile("sql/functions/enqueue_plain_1.sql"),
                 RunFile("sql/functions/enqueue.sql"),
                 RunFile("sql/functions/job_events_1.sql"),
                 RunFile("migrations/sql/0001_partitions.up.sql"),

@@ -5,5 +5,8 @@
 -- Scope:  none
 -- Rows:   none of interest.
 -- Locks:  PostgreSQL's notification lock, until the commit: so it goes alone, never with business work.
-select pg_notify('pgbroker', queue)
+--
+-- A notification makes a transaction write a commit record. Nobody need wait until that is on the disk: a wake-up
+-- that a crash loses costs time only.
+select pg_notify('pgbroker', queue), set_config('synchronous_commit', 'off', true)
 from unnest(%(queues)s::text[]) as woken (queue)

@@ -1,0 +1,28 @@
+-- Enqueue one plain job in the caller's transaction, through the short way of the rule book.
+--
+--   job_id          uuid   the new job's
+--   job_type        text   name of its type
+--   queue           text   name of its queue
+--   args            jsonb  arguments as workers read them
+--   type_version    int    version of the type
+--   priority        int    -100 to 100
+--   max_attempts    int    1 to 10000
+--   principal       text   who enqueues; null: nobody in particular
+--   correlation_id  text   what it belongs to, or null
+--   traceparent     text   its trace, or null
+--
+-- Scope:  tenant
+-- Rows:   one: when it was created; null when it is not plain or not right, and nothing was stored.
+-- Locks:  none.
+select pgbroker.enqueue_plain_1(
+    %(job_id)s::uuid,
+    %(job_type)s::text,
+    %(queue)s::text,
+    %(args)s::jsonb,
+    %(type_version)s::int,
+    %(priority)s::int,
+    %(max_attempts)s::int,
+    %(principal)s::text,
+    %(correlation_id)s::text,
+    %(traceparent)s::text
+) as created_at

@@ -1,0 +1,75 @@
+-- Enqueue one plain job: ready at once, without a key, a body, options, a deadline, tags or a lane.
+--
+-- The same rules as enqueue_many_1's, for the entry that most calls are. Returns when the job was created; null when
+-- it was not, and nothing was stored: something about it is not plain, or not right, and enqueue_many_1 says what.
+-- A rule lives there; here it may only be asked whether the entry needs it. In plpgsql, whose plans stay: to plan
+-- the same statements for each call would cost as much as they do.
+create function pgbroker.enqueue_plain_1(
+    new_id uuid,
+    type_name text,
+    queue_name text,
+    arguments jsonb,
+    version int,
+    rank int,
+    attempts int,
+    who text,
+    correlation text,
+    trace text
+) returns timestamptz
+language plpgsql volatile as $function$
+declare
+    tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    type_number int;
+    queue_number smallint;
+    made timestamptz;
+begin
+    if (
+        tenant ~ '^[A-Za-z0-9._-]{1,63}$'
+        and version >= 1
+        and rank between -100 and 100
+        and attempts between 1 and 10000
+        and pgbroker.is_envelope_1(arguments)
+        and not pgbroker.longer_as_text_1(arguments, 67108864)
+    ) is not true
+    or length(who) not between 1 and 255
+    or length(correlation) not between 1 and 255
+    or length(trace) not between 1 and 255
+    then
+        return null;
+    end if;
+
+    -- A name that a later type has taken over as an alias is that type's.
+    select job_type.id, queue.id
+    into type_number, queue_number
+    from pgbroker.job_type
+    cross join pgbroker.queue
+    where job_type.name = type_name
+      and queue.name = queue_name
+      and not exists (select from pgbroker.job_type as heir where heir.aliases @> array[type_name])
+      and exists (
+          select
+          from pgbroker.queue_priority as known
+          where known.queue_id = queue.id and known.priority = rank
+      );
+    if not found then
+        return null;
+    end if;
+
+    insert into pgbroker.job (
+        id, queue_id, job_type_id, tenant_id, status, priority, ready_at, max_attempts, declared_attempts
+    )
+    values (
+        new_id, queue_number, type_number, tenant, 2 /* ready */, rank,
+        statement_timestamp() + interval '1 microsecond', attempts, attempts
+    )
+    on conflict (id) do nothing
+    returning created_at into made;
+    if made is not null then
+        insert into pgbroker.job_payload (
+            job_id, tenant_id, type_version, args, principal, correlation_id, traceparent
+        )
+        values (new_id, tenant, version, arguments, who, correlation, trace);
+    end if;
+    return made;
+end
+$function$;
