@@ -1,4 +1,4 @@
-"""How long each claim of a worker process took: written by the workers of `soak`, when the environment names a folder."""
+"""How long each claim of a worker process took: written by the workers of `soak` into a folder."""
 
 from __future__ import annotations
 

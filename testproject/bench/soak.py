@@ -185,7 +185,8 @@ def wrong_jobs(mix: list[Kind], look: ran.Look) -> int:
         )
         rows = cursor.fetchall()
     expected = {
-        number: (12 if kind.dies else 10, kind.tenant, 0 if kind.dies else 1) for number, kind in enumerate(mix)
+        number: (12 if kind.dies else 10, kind.tenant, 0 if kind.dies else 1)
+        for number, kind in enumerate(mix)
     }
     right = {number for number, *found in rows if expected[number] == tuple(found)}
     times = look.times()
@@ -218,7 +219,9 @@ def _soak(scale: Scale) -> dict[str, Any]:
             if look.missing < left:
                 left, last_change = look.missing, time.monotonic()
                 tell(f"{count - left:,} of {count:,} jobs have run, {fleet.killed} workers killed")
-            assert time.monotonic() - last_change < PATIENCE_SECONDS, [child.said() for child in fleet.running]
+            assert time.monotonic() - last_change < PATIENCE_SECONDS, [
+                child.said() for child in fleet.running
+            ]
             if len(seen) < PARTS and (count - left) >= count * (len(seen) + 1) // PARTS:
                 seen.append(sizes())
         # What was killed last, and what is due again.
@@ -240,8 +243,15 @@ def _soak(scale: Scale) -> dict[str, Any]:
         "jobs/s",
         [
             figure("jobs that are lost, twice, or not in their right state", wrong, at_most=0),
-            ratio("p99 of the claims of the last tenth by that of the first, ms", [last], [first], at_most=1.3),
-            ratio("bytes a job after vacuum, at the end by a third on", [seen[-1].per_row], [early.per_row], at_most=1.1),
+            ratio(
+                "p99 of the claims of the last tenth by that of the first, ms", [last], [first], at_most=1.3
+            ),
+            ratio(
+                "bytes a job after vacuum, at the end by a third on",
+                [seen[-1].per_row],
+                [early.per_row],
+                at_most=1.1,
+            ),
             ratio(
                 "bytes of the indexes of live jobs after vacuum, at the end by a third on",
                 [seen[-1].hot],
