@@ -182,7 +182,7 @@ class PauseLine(NamedTuple):
     reason: str
 
 
-def list_pauses(*, using: str) -> list[PauseLine]:
+def list_pauses(*, using: str | db.Session) -> list[PauseLine]:
     """List the pauses in force, oldest first."""
     return db.fetch("list_pauses", {}, PauseLine._make, using=using)
 
@@ -233,12 +233,12 @@ class LeaderLine(NamedTuple):
         return self.seconds > 0
 
 
-def list_leaders(*, using: str) -> list[LeaderLine]:
+def list_leaders(*, using: str | db.Session) -> list[LeaderLine]:
     """Tell who leads, or led last; nobody ever did before the first worker started."""
     return db.fetch("list_leaders", {}, LeaderLine._make, using=using)
 
 
-def list_over_long(*, using: str) -> list[OverLong]:
+def list_over_long(*, using: str | db.Session) -> list[OverLong]:
     """List attempts that run longer than they may, though their worker renews the lease, among BOUND of them."""
     grace, tenant = timedelta(seconds=settings().LEASE_SECONDS), tenant_predicate()
     timeout = settings().TIMEOUT_SECONDS
@@ -274,7 +274,7 @@ class Minute(NamedTuple):
     wait_seconds: float
 
 
-def list_minutes(*, minutes: int, queue_id: int | None = None, using: str) -> list[Minute]:
+def list_minutes(*, minutes: int, queue_id: int | None = None, using: str | db.Session) -> list[Minute]:
     """Tell what was done in each of the last minutes, of all tenants: counters know none."""
     assert 1 <= minutes <= 1440
     return db.fetch("throughput", {"queue_id": queue_id, "minutes": minutes}, Minute._make, using=using)

@@ -351,7 +351,7 @@ def test_a_range_with_rows_in_the_default_partition_is_left_to_it_whosever_rows_
 def test_new_partitions_have_the_indexes_and_guards_of_their_parent(no_partitions):
     (name, *_) = ensure_partitions("day", ahead=1)
 
-    assert len(query("select from pg_indexes where tablename = %s", [name])) == 1
+    assert len(query("select from pg_indexes where tablename = %s", [name])) == 2
     guards = query(
         "select tgname from pg_trigger where tgrelid = ('pgbroker.' || %s)::regclass and tgname like 'pgtrigger%%'",
         [name],

@@ -13,9 +13,9 @@ from pgbroker.reports import PauseLine
 LONGEST_CELL = 60
 
 
-def as_json(value: Any) -> str:
-    """Write one JSON document; times in ISO 8601, ids as text."""
-    return json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+def as_json(value: Any, *, indent: int | None = 2) -> str:
+    """Write one JSON document, in one line without *indent*; times in ISO 8601, ids as text."""
+    return json.dumps(value, default=_plain, indent=indent, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

@@ -473,9 +473,11 @@ def test_the_status_tells_of_everything():
     assert report["rates"]["done"] == 1
     assert report["oldest_ready_seconds"] >= 0
     assert report["rates"]["mean_run_seconds"] == 0.25
+    assert [each["error"] for each in report["failing"]] == ["boom"]
     text = run("broker_status")
-    assert "dead letters: 1" in text
-    assert "last 5 minutes: 1 done" in text
+    assert ", 1 dead, " in text
+    assert "last 5 minutes: 0." in text
+    assert next(line for line in text.splitlines() if line.startswith("default ")).endswith("paused")
 
 
 def test_the_status_lists_every_pause_with_its_reason():
@@ -483,8 +485,9 @@ def test_the_status_lists_every_pause_with_its_reason():
 
     lines = run("broker_status").splitlines()
 
-    headings, pause = lines[lines.index("pauses") + 1 :][:2]
-    assert headings.split() == ["QUEUE", "TYPE", "TENANT", "SINCE", "UNTIL", "BY", "REASON"]
+    place = next(number for number, line in enumerate(lines) if line.startswith("PAUSED QUEUE"))
+    headings, pause = lines[place : place + 2]
+    assert headings.split() == ["PAUSED", "QUEUE", "TYPE", "TENANT", "SINCE", "UNTIL", "BY", "REASON"]
     assert pause.split()[:3] == ["-", "-", "acme"]
     assert pause.split()[-2:] == ["ada", "unpaid"]
 
@@ -495,10 +498,12 @@ def test_claimed_jobs_are_told_apart_from_what_a_worker_runs_and_holds():
     WorkerFactory(name="one", slots=3, running=1, held=1)
 
     lines = run("broker_status").splitlines()
-    queues, (workers, one) = lines[3:], lines[lines.index("workers") + 1 :][:2]
+    headings = next(line for line in lines if line.startswith("QUEUE"))
+    place = next(number for number, line in enumerate(lines) if line.startswith("WORKER"))
+    workers, one = lines[place : place + 2]
 
-    assert lines[3].split()[:4] == ["QUEUE", "READY", "SCHEDULED", "CLAIMED"]
-    assert next(each for each in queues if each.startswith("default")).split()[3] == "2"
+    assert headings.split()[:4] == ["QUEUE", "READY", "OLDEST", "CLAIMED"]
+    assert next(each for each in lines if each.startswith("default")).split()[3] == "2"
     assert reports.CLAIMED in lines
     assert workers.split() == ["WORKER", "STATE", "HEARD", "OF", "SLOTS", "RUNNING", "HELD", "QUEUES"]
     assert one.split()[-4:] == ["3", "1", "1", "default"]

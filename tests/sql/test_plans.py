@@ -23,6 +23,7 @@ from pgbroker.lifecycle.release import release
 from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.settle import settle
 from pgbroker.models import Job
+from pgbroker.overview import list_failing
 from pgbroker.policy.backoff import Backoff
 from pgbroker.states import Status
 from pgbroker.tenancy import scope_all, tenant_context
@@ -145,3 +146,24 @@ def test_a_claim_with_its_bound_stays_cheap_beside_a_held_snapshot(session, expl
     assert max(with_bound) < 1.5 * min(with_bound) + 40
     assert without[-1] > without[0] + 30
     assert without[-1] > with_bound[-1] + 30
+
+
+def test_what_fails_is_found_without_reading_what_went_well(session, explained):
+    with explained.paused(), guards_off(), connection.cursor() as cursor:
+        cursor.execute(
+            "insert into pgbroker.execution (job_id, tenant_id, attempt_no, state) "
+            "select gen_random_uuid(), 'default', 1, case when n %% 1000 = 0 then 2 else 1 end "
+            "from generate_series(1, %s) as n",
+            [50_000],
+        )
+        cursor.execute(
+            "select sum(pg_relation_size(inhrelid)) / 8192 from pg_inherits "
+            "where inhparent = 'pgbroker.execution'::regclass"
+        )
+        (pages,) = cursor.fetchone()
+
+    with scope_all():
+        list_failing(using=session)
+
+    (plan,) = explained.plans
+    assert buffers(plan) < pages / 3

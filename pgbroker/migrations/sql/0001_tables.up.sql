@@ -232,6 +232,9 @@ create table pgbroker.execution (
     constraint execution_body_owned check (result_body is null or pgbroker.owns_body_1(tenant_id, result_body))
 ) partition by range (completed_at);
 create index execution_job on pgbroker.execution (job_id, attempt_no);
+-- What fails, now: attempts that went well are not in it.
+create index execution_failed on pgbroker.execution (completed_at)
+    where state in (2, 3, 5, 6) /* failed timed_out lease_expired crashed */;
 alter sequence pgbroker.execution_id_seq owned by pgbroker.execution.id;
 
 -- event: a status number (the status the job changed to), or 20: cancel requested.

@@ -1,0 +1,313 @@
+"""What broker_status draws: within its width and its rows, the most trouble first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from docs.generated import DOCS
+from pgbroker.lifecycle.over_long import OverLong
+from pgbroker.management.picture import BARS, PLAIN_BARS, Column, Frame, cut, draw, sparkline, table
+from pgbroker.overview import Failing, Overview, QueueRates
+from pgbroker.reports import BOUND, LeaderLine, Minute, PauseLine, QueueDepth, WorkerLine, total
+from pgbroker.runtime.duties import UPKEEP
+from pgbroker.states import AttemptState
+from tests.docs.walkthrough import blocks
+
+NOW = datetime(2026, 3, 1, 10, 0, 29, tzinfo=UTC)
+
+
+def depth(number: int, name: str | None = None, **counts: Any) -> QueueDepth:
+    zero: dict[str, Any] = dict.fromkeys(("ready", "scheduled", "running", "failed", "dead_letter"), 0)
+    known = zero | {"oldest_ready_seconds": None} | counts
+    return QueueDepth(number, name or f"queue-{number:03d}", None, None, **known)
+
+
+def minute(back: int, done: int = 0, **counts: int) -> Minute:
+    zero = dict.fromkeys(("retried", "failed", "dead", "cancelled"), 0) | counts
+    return Minute(NOW - timedelta(minutes=back), done, **zero, run_seconds=done * 0.5, wait_seconds=0.0)
+
+
+def worker(number: int, state: str = "alive", **facts: Any) -> WorkerLine:
+    known = {"name": f"worker-{number}", "queues": ["mail", "default"], "silent_seconds": 1.0} | facts
+    return WorkerLine(
+        id=UUID(int=number),
+        host="h",
+        pid=1,
+        version="0",
+        slots=4,
+        running=1,
+        held=0,
+        started_at=NOW,
+        heartbeat_at=NOW,
+        state=state,
+        **known,
+    )
+
+
+def pause(queue: str | None, **facts: Any) -> PauseLine:
+    known = {"job_type": None, "tenant": None, "until": None, "by": "ada", "reason": "repairs"} | facts
+    return PauseLine("queue", queue, paused_at=NOW, **known)
+
+
+def failing(
+    name: str = "shop.send",
+    code: str | None = "shop.jobs.ProviderDown",
+    times: int = 7,
+    state: AttemptState = AttemptState.FAILED,
+) -> Failing:
+    return Failing(name, code, state, times, 12.0)
+
+
+def leader(**facts: Any) -> LeaderLine:
+    known = {"duty": UPKEEP, "name": "worker-1", "epoch": 3, "seconds": 20.0} | facts
+    return LeaderLine(holder=UUID(int=1), since=NOW, **known)
+
+
+def overview(**facts: Any) -> Overview:
+    minutes = [minute(back, done=back) for back in range(30, 0, -1)]
+    known: dict[str, Any] = {
+        "database_time": NOW,
+        "tenant": None,
+        "depths": [depth(1, "mail", ready=2, oldest_ready_seconds=3.0)],
+        "pauses": [],
+        "workers": [worker(1)],
+        "leaders": [leader()],
+        "over_long": [],
+        "failing": [],
+        "rates": {},
+        "minutes": minutes,
+        "totals": total(minutes[-5:]),
+        "rated_minutes": 5,
+    }
+    return Overview(**known | facts)
+
+
+BUSY = overview(
+    depths=[depth(number, ready=number, oldest_ready_seconds=float(number)) for number in range(1, 201)],
+    pauses=[pause(f"queue-{number:03d}", reason="a long reason " * 9) for number in range(5)],
+    workers=[worker(number) for number in range(40)],
+    failing=[failing(f"an.app.with.a.long.name.job_{number}" * 3, "x" * 190) for number in range(9)],
+    rates={number: QueueRates(number, done=number * 1000, errors=number) for number in range(1, 201)},
+)
+
+
+def texts(shown: Overview, **frame: Any) -> list[str]:
+    return [line.text for line in draw(shown, Frame(**frame))]
+
+
+def found(lines: list[str], start: str) -> str:
+    (line,) = (each for each in lines if each.startswith(start))
+    return line
+
+
+@pytest.mark.parametrize(
+    "shown", [BUSY, overview(), overview(depths=[], workers=[])], ids=["busy", "calm", "new"]
+)
+@pytest.mark.parametrize("width", [1, 20, 60, 80, 200])
+def test_it_fits_whatever_there_is_and_however_small_the_screen(shown: Overview, width: int) -> None:
+    for rows in range(1, 60):
+        lines = texts(shown, width=width, rows=rows)
+
+        assert len(lines) <= rows
+        assert max(map(len, lines)) <= width
+
+
+def test_a_screen_of_80_by_24_has_all_sections_and_counts_the_rest() -> None:
+    lines = texts(BUSY, width=80, rows=24)
+
+    assert len(lines) == 24
+    assert lines[0].startswith("200 queues: 10000+ ready, oldest 3m 20s, 0 claimed, ")
+    assert found(lines, "QUEUE").split() == [
+        "QUEUE", "READY", "OLDEST", "CLAIMED", "DONE/M", "ERR/M", "DEAD", "FAILED", "SCHED"
+    ]  # fmt: skip
+    assert found(lines, "+ 19").startswith("+ 195 more: ")
+    assert found(lines, "+ 6").startswith("+ 6 more kinds of failure")
+    assert found(lines, "+ 4").startswith("+ 4 more pauses")
+    assert found(lines, "workers:") == "workers: 40 alive; 40 of 160 slots busy"
+    # Names are cut, figures are not.
+    first = found(lines, "queue-200")
+    assert first.split() == ["queue-200", "200", "3m", "20s", "0", "44,444", "44", "0", "0", "0"]
+
+
+def test_a_long_name_is_cut_on_a_screen_and_whole_elsewhere() -> None:
+    long = "q" * 63
+    shown = overview(depths=[depth(1, long, ready=1)])
+
+    assert any(line.startswith(long + " ") for line in texts(shown))
+    assert any(line.startswith("q" * 15) and "…" in line for line in texts(shown, width=80, rows=24))
+    assert not any(long in line for line in texts(shown, width=80, rows=24))
+
+
+def test_queues_stand_by_trouble_on_a_screen_and_by_name_on_a_page() -> None:
+    shown = overview(
+        depths=[
+            depth(1, "a-calm"),
+            depth(2, "b-waits", ready=1, oldest_ready_seconds=90.0),
+            depth(3, "c-waits-longer", ready=1, oldest_ready_seconds=900.0),
+            depth(4, "d-fails", ready=5, oldest_ready_seconds=1.0),
+            depth(5, "e-dead", dead_letter=3),
+            depth(6, "f-full", ready=9000, oldest_ready_seconds=2.0),
+        ],
+        rates={4: QueueRates(4, done=1, errors=9)},
+    )
+
+    def names(**frame: Any) -> str:
+        lines = draw(shown, Frame(**frame))
+        return "".join(line.text[0] for line in lines if line.text[1:2] == "-")
+
+    assert names(rows=24, width=80) == "cbdefa"
+    assert names() == "abcdef"
+    assert names(top=2) == "cb"
+    tones = {line.text[0]: line.tone for line in draw(shown, Frame()) if line.text[1:2] == "-"}
+    assert tones == {"a": "plain", "b": "warning", "c": "warning", "d": "error", "e": "plain", "f": "plain"}
+
+
+def test_workers_that_are_silent_come_first_and_in_red() -> None:
+    shown = overview(workers=[worker(1), worker(2, "draining"), worker(3, "silent"), worker(4, "stopped")])
+
+    lines = draw(shown, Frame(width=80, rows=24))
+
+    heading = next(line for line in lines if line.text.startswith("workers:"))
+    assert heading.text == "workers: 1 silent, 1 draining, 1 alive; 3 of 12 slots busy; 1 more are gone"
+    assert heading.tone == "error"
+    assert [line.text.split()[0] for line in lines[-3:]] == ["worker-3", "worker-2", "worker-1"]
+    assert "1 more stopped or silent for over 10 minutes: --all-workers" in "\n".join(texts(shown))
+    assert "worker-4" in "\n".join(texts(shown, all_workers=True))
+
+
+@pytest.mark.parametrize(
+    ("leaders", "told", "tone"),
+    [
+        ([leader()], "leader: worker-1 since 2026-03-01 10:00:29+00:00 (epoch 3)", "plain"),
+        ([leader(seconds=-90.0)], "leader: none: the lease of worker-1 ended 1m 30s ago", "error"),
+        ([leader(duty="other")], "leader: none yet: a worker leads as soon as one runs", "faint"),
+    ],
+    ids=["leads", "has led", "nobody"],
+)
+def test_who_does_the_upkeep_is_told(leaders: list[LeaderLine], told: str, tone: str) -> None:
+    for frame in (Frame(), Frame(width=80, rows=24)):
+        lines = draw(overview(leaders=leaders), frame)
+
+        assert (told, tone) in lines
+
+
+def test_what_runs_for_too_long_is_told_with_the_longest() -> None:
+    late = [
+        OverLong(UUID(int=number), 1, UUID(int=9), "default", 1, 1, 1, number * 60.0) for number in (1, 2)
+    ]
+
+    told = found(texts(overview(over_long=late)), "over-long: 2 running jobs")
+
+    assert told.endswith(f"the longest, {UUID(int=2)}, for 2m 0s")
+
+
+def test_what_fails_is_told_by_type_and_error_and_how_the_attempt_ended_where_there_is_no_code() -> None:
+    shown = overview(failing=[failing(), failing("shop.crash", None, 1, AttemptState.CRASHED)])
+
+    lines = texts(shown)
+
+    assert found(lines, "FAILING").split() == ["FAILING", "ERROR", "TIMES", "LAST"]
+    assert found(lines, "shop.send").split() == ["shop.send", "shop.jobs.ProviderDown", "7", "12s"]
+    assert found(lines, "shop.crash").split() == ["shop.crash", "crashed", "1", "12s"]
+
+
+def test_rates_are_over_the_time_that_has_passed_since_the_first_of_the_minutes() -> None:
+    shown = overview(rated_minutes=2, totals=total([minute(1, done=90), minute(0, done=90, retried=18)]))
+
+    # A minute and 30 seconds.
+    assert found(texts(shown), "last 2 minutes:").startswith("last 2 minutes: 120 done/min, 12 errors/min")
+
+
+def test_a_tenant_s_picture_tells_no_rates() -> None:
+    lines = texts(overview(tenant="acme", rates=None, minutes=None, totals=None))
+
+    assert not any("done/min" in line for line in lines)
+    assert found(lines, "mail").split()[4:6] == ["-", "-"]
+
+
+def test_a_paused_queue_says_so_and_a_pause_of_one_tenant_does_not_stop_the_queue() -> None:
+    shown = overview(
+        depths=[depth(1, "mail"), depth(2, "reports")],
+        pauses=[pause("mail"), pause("reports", tenant="acme")],
+    )
+
+    lines = texts(shown)
+
+    assert next(line for line in lines if line.startswith("mail")).endswith("paused")
+    assert not next(line for line in lines if line.startswith("reports")).endswith("paused")
+    assert "repairs" in lines[-1]
+
+
+def test_counts_that_reach_their_bound_say_so() -> None:
+    assert found(texts(overview(depths=[depth(1, "mail", ready=BOUND)])), "mail").split()[1] == "10000+"
+
+
+def test_names_cannot_move_the_cursor() -> None:
+    shown = overview(workers=[worker(1, name="\x1b[2Jgone\n")], pauses=[pause("mail", reason="\x1b]0;x\x07")])
+
+    assert "\x1b" not in "".join(texts(shown, width=80, rows=24))
+    assert "\n" not in "".join(texts(shown, width=80, rows=24))
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [([], ""), ([0, 0], "▁▁"), ([1], "█"), ([0, 1, 1000], "▁▂█"), (list(range(8)), "▁▂▃▄▅▆▇█")],
+    ids=str,
+)
+def test_a_sparkline_tells_little_from_nothing(values: list[float], drawn: str) -> None:
+    assert sparkline(values) == drawn
+    assert sparkline(values, PLAIN_BARS) == drawn.translate(str.maketrans(BARS, PLAIN_BARS))
+
+
+def test_a_table_gives_the_longest_names_up_first_and_never_figures() -> None:
+    columns = (Column("a", flexible=True), Column("b", flexible=True), Column("n", right=True))
+
+    lines = table(columns, [["x" * 40, "short", 123456789]], 40)
+
+    assert [len(line) for line in lines] == [40, 40]
+    assert lines[1].endswith("short  123456789")
+    assert lines[1].startswith("x" * 20)
+
+
+@pytest.mark.parametrize(
+    ("width", "text"), [(5, "abcd…"), (6, "abcdef"), (1, "…"), (0, ""), (None, "abcdef")]
+)
+def test_a_text_is_cut_to_a_width(width: int | None, text: str) -> None:
+    assert cut("abcdef", width) == text
+
+
+EXAMPLE = overview(
+    depths=[
+        depth(1, "default", ready=3, oldest_ready_seconds=0.4, running=2),
+        depth(2, "mail", ready=1420, oldest_ready_seconds=200.0, running=8, dead_letter=9, scheduled=31),
+        depth(3, "reports", ready=4, oldest_ready_seconds=90.0),
+    ],
+    rates={1: QueueRates(1, 5400, 0), 2: QueueRates(2, 310, 118)},
+    totals=total([minute(4, done=5710, retried=110, dead=8)]),
+    minutes=[minute(31 - number, done=900 + 37 * (number * 7 % 11)) for number in range(30)],
+    failing=[
+        failing("shop.send_receipt", "shop.jobs.ProviderDown", 109),
+        failing("shop.close_books", "timed_out", 9),
+    ],
+    workers=[
+        worker(1, name="web1", queues=["default"]),
+        worker(2, "silent", name="mail1", queues=["mail"], silent_seconds=75.0),
+    ],
+    leaders=[leader(name="web1")],
+    pauses=[pause("reports", reason="month end")],
+)
+
+
+def test_the_guide_shows_what_is_drawn() -> None:
+    (shown,) = (
+        block.body for block in blocks(DOCS / "howto" / "watch-the-broker.md") if block.language == "text"
+    )
+
+    drawn = texts(EXAMPLE, width=80, rows=23)
+
+    assert shown.splitlines()[0].startswith("pgbroker on default  2026-03-01 10:00:29 UTC")
+    assert shown.splitlines()[1:] == drawn
