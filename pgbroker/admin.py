@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.views.decorators.http import require_POST
@@ -28,6 +28,7 @@ from pgbroker import control, reports
 from pgbroker.changelists import (
     ByQueue,
     ByStatus,
+    ByTag,
     ByType,
     KeysetChangeList,
     LookOnly,
@@ -70,7 +71,7 @@ class JobAdmin(LookOnly):
         time_column("finished_at"),
         "shown_error",
     )
-    list_filter = (ByStatus, ByQueue, ByType)
+    list_filter = (ByStatus, ByQueue, ByType, ByTag)
     list_select_related = ("job_type", "queue")
     list_per_page = PAGE
     ordering = ("-id",)
@@ -81,8 +82,9 @@ class JobAdmin(LookOnly):
     actions = ("retry_selected", "cancel_selected")
 
     @admin.display(description="job")
-    def shown_job(self, job: Job) -> SafeString:
-        return format_html('{}<span class="pgb-id">{}</span>', job.job_type.name, job.pk)
+    def shown_job(self, job: Any) -> SafeString:
+        tags = format_html_join("", '<span class="pgb-tag">{}</span>', ((tag,) for tag in job.tags))
+        return format_html('{}<span class="pgb-id">{}</span>{}', job.job_type.name, job.pk, tags)
 
     @admin.display(description="status")
     def shown_status(self, job: Job) -> SafeString:

@@ -1,7 +1,7 @@
 """How the admin lists: the filters, a page by keyset, and rows with what is cheap to know of them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db import OperationalError
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.urls import URLPattern, path, reverse
@@ -23,7 +23,7 @@ from psycopg.errors import QueryCanceled
 from pgbroker import reports
 from pgbroker.conf import settings
 from pgbroker.lifecycle.declare import list_queues
-from pgbroker.models import Execution, Idempotency, JobState, JobType
+from pgbroker.models import Execution, Idempotency, JobPayload, JobState, JobTag, JobType
 from pgbroker.states import RETRYABLE, Status
 from pgbroker.tenancy import current_tenant
 
@@ -151,6 +151,35 @@ class ByType(ByName):
         return JobType.objects.using(broker_alias()).order_by("name").values_list("id", "name")
 
 
+class ByTag(admin.SimpleListFilter):
+    """An exact tag, typed in: there may be as many as jobs, so none are offered."""
+
+    title, parameter_name = "tag", "tag"
+    template = "admin/pgbroker/job/tag_filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        # Without any, Django leaves the filter out.
+        return [("", "")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        tag = self.value()
+        if not tag:
+            return queryset
+        return queryset.filter(
+            Exists(JobTag.objects.using(broker_alias()).filter(tag=tag, job_id=OuterRef("pk")))
+        )
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Give the template one thing: what was typed, and what of the list's address stays."""
+        gone = {self.parameter_name, PAGE_VAR}
+        kept = [(name, value) for name, value in changelist.params.items() if name not in gone]
+        yield {
+            "value": self.value() or "",
+            "kept": kept,
+            "all": changelist.get_query_string(remove=[self.parameter_name, PAGE_VAR]),
+        }
+
+
 class KeysetChangeList(ChangeList):
     """One page and whether there is more. `p` is not a number here but the last id of the page before."""
 
@@ -169,9 +198,10 @@ class KeysetChangeList(ChangeList):
         if rows is None:
             rows, edge = self._look_near()
         self.result_list = rows[: self.list_per_page]
-        errors = find_errors([job.pk for job in self.result_list])
+        ids = [job.pk for job in self.result_list]
+        errors, tags = find_errors(ids), find_tags(ids)
         for job in self.result_list:
-            job.error_code = errors.get(job.pk)
+            job.error_code, job.tags = errors.get(job.pk), tags.get(job.pk, [])
         after = rows[-2].pk if len(rows) > self.list_per_page else edge
         self.next_page = self.get_query_string({PAGE_VAR: str(after)}) if after else None
         self.looked_at = WINDOW if edge else None
@@ -250,6 +280,12 @@ def find_errors(ids: Sequence[UUID]) -> dict[UUID, str]:
     return {job_id: code for job_id, code in (*last, *states) if code}
 
 
+def find_tags(ids: Sequence[UUID]) -> dict[UUID, list[str]]:
+    """Return the tags of those of these jobs that have any."""
+    tagged = JobPayload.objects.using(broker_alias()).filter(pk__in=ids, tags__isnull=False)
+    return {job_id: tags or [] for job_id, tags in tagged.values_list("pk", "tags")}
+
+
 class Redrive(NamedTuple):
     """The button above a list of jobs: what it says, and where it leads."""
 
@@ -276,5 +312,6 @@ def filter_by_name(chosen: QueryDict) -> dict[str, str]:
     found = {
         "queue": queues.get(chosen.get("queue", "")),
         "job_type": types.get(chosen.get("type", "")),
+        "tag": chosen.get("tag"),
     }
     return {name: value for name, value in found.items() if value}

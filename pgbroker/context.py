@@ -103,6 +103,11 @@ class JobContext(_TaskContext):
         return self.lease.tenant_id
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The job's tags, in the order in which they were given."""
+        return tuple(self.lease.tags or ())
+
+    @property
     def correlation_id(self) -> str | None:
         """The id that follows the work across jobs, as the enqueuing call set it."""
         return self.lease.correlation_id

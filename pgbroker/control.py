@@ -20,8 +20,8 @@ from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.declare import list_queues, type_ids
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
+from pgbroker.options import checked_tag, whole
 from pgbroker.options import duration as checked_duration
-from pgbroker.options import whole
 from pgbroker.states import Status
 from pgbroker.tenancy import checked_tenant
 from pgbroker.wakeups import wake_after_commit
@@ -115,6 +115,7 @@ def redrive(
     queue: str | None = None,
     job_type: str | None = None,
     error_code: str | None = None,
+    tag: str | None = None,
     attempts: int | None = None,
     limit: int | None = None,
     using: str | None = None,
@@ -133,6 +134,7 @@ def redrive(
             queue=queue,
             job_type=job_type,
             error_code=error_code,
+            tag=tag,
             attempts=attempts,
             limit=limit,
             using=using,
@@ -161,6 +163,7 @@ def redrive_pages(
     queue: str | None = None,
     job_type: str | None = None,
     error_code: str | None = None,
+    tag: str | None = None,
     attempts: int | None = None,
     limit: int | None = None,
     using: str | None = None,
@@ -172,6 +175,8 @@ def redrive_pages(
         raise InvalidOption("status", f"is {status!r}", "Choose failed, dead_letter or cancelled.")
     if attempts is not None:
         whole("attempts", attempts, 1, 10_000)
+    if tag is not None:
+        checked_tag("tag", tag)
     before, after, left = database_time(using=alias), _START, limit
     while left is None or left > 0:
         page = find_ended(
@@ -182,6 +187,7 @@ def redrive_pages(
             queue=queue,
             job_type=job_type,
             error_code=error_code,
+            tag=tag,
             using=alias,
         )
         if not page:

@@ -10,7 +10,7 @@ from pgbroker.conf import KEYS, settings
 from pgbroker.errors import InvalidOption, InvalidSetting, sentence
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.models import JobType, Queue
-from pgbroker.registry import checked_queue
+from pgbroker.options import LONGEST_TAG, checked_queue, checked_tag
 from pgbroker.states import Status
 
 DURATIONS = {
@@ -53,6 +53,7 @@ class RedriveForm(forms.Form):
     )
     queue = forms.ChoiceField(required=False)
     job_type = forms.ChoiceField(required=False, label="Type")
+    tag = forms.CharField(required=False, max_length=LONGEST_TAG)
     error_code = forms.CharField(required=False, max_length=200)
 
     def __init__(self, *args: Any, using: str, **kwargs: Any) -> None:
@@ -64,12 +65,20 @@ class RedriveForm(forms.Form):
             assert isinstance(field, forms.ChoiceField)
             field.choices = [("", "all"), *((each, each) for each in known)]
 
+    def clean_tag(self) -> str:
+        """Refuse what cannot be a tag."""
+        tag: str = self.cleaned_data["tag"]
+        try:
+            return checked_tag("tag", tag) if tag else tag
+        except InvalidOption as error:
+            raise forms.ValidationError(f"It {sentence(error.trouble)} {error.cure}") from error
+
     def narrowed(self) -> dict[str, Any]:
         """Return the filter as `redrive_pages` and `count_ended` take it."""
         chosen = self.cleaned_data
         return {
             "status": Status[chosen["status"].upper()],
-            **{name: chosen[name] or None for name in ("queue", "job_type", "error_code")},
+            **{name: chosen[name] or None for name in ("queue", "job_type", "tag", "error_code")},
         }
 
 

@@ -62,6 +62,7 @@ class Lease(NamedTuple):
     traceparent: str | None
     # The name of arguments that are too large for the row; args is their stub until they are read.
     args_body: str | None = None
+    tags: list[str] | None = None
 
     @property
     def failures_before(self) -> int:

@@ -1,6 +1,7 @@
 """What `.options()` takes: pgbroker's own options of one call, checked where they are written."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -14,6 +15,10 @@ SCOPES = ("held", "live", "retained", "window")
 ON_CONFLICT = ("return", "reject", "replace")
 LONGEST_TIMEOUT = timedelta(days=30)
 LONGEST_WINDOW = timedelta(days=3660)
+MOST_TAGS, LONGEST_TAG = 20, 100
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,63}")
+_TYPE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _NUL = "\x00"
 
 
@@ -29,6 +34,7 @@ class Options:
     max_attempts: int | None = None
     backoff: Backoff | None = None
     timeout: timedelta | None = None
+    tags: tuple[str, ...] | None = None
     correlation_id: str | None = None
     tenant: str | None = None
 
@@ -79,6 +85,44 @@ def _text(longest: int) -> Any:
         return value
 
     return check
+
+
+def checked_name(field_name: str, value: object) -> str:
+    """Return *value* if it can name a job type; raises `InvalidOption`."""
+    if not isinstance(value, str) or not _TYPE_NAME.fullmatch(value):
+        raise InvalidOption(
+            field_name, f"is {value!r}", "Use 1 to 200 characters of A-Z, a-z, 0-9, '.', '_', ':', '-'."
+        )
+    return value
+
+
+def checked_queue(value: object) -> str:
+    """Return *value* if it can name a queue; raises `InvalidOption`."""
+    if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
+        raise InvalidOption(
+            "queue_name", f"is {value!r}", "Use 1 to 63 characters of A-Z, a-z, 0-9, '.', '_', ':', '-'."
+        )
+    return value
+
+
+def checked_tag(field: str, value: Any) -> str:
+    """Return *value* if it can be a tag; raises `InvalidOption`."""
+    tag: str = _text(LONGEST_TAG)(field, value)
+    if _CONTROL.search(tag) or tag != tag.strip(" "):
+        raise InvalidOption(
+            field, f"has {tag!r}, with a control character or with a space at an end", "Remove it."
+        )
+    return tag
+
+
+def checked_tags(field: str, value: Any) -> tuple[str, ...]:
+    """Return tags, each once, in the order given; raises `InvalidOption`."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidOption(field, f"is a {type(value).__name__}", "Give a list of strings.")
+    tags = tuple(dict.fromkeys(checked_tag(field, each) for each in value))
+    if len(tags) > MOST_TAGS:
+        raise InvalidOption(field, f"has {len(tags)} elements", f"Give at most {MOST_TAGS}.")
+    return tags
 
 
 def _one_of(*choices: str) -> Any:
@@ -149,6 +193,7 @@ _CHECKS: dict[str, Any] = {
     "max_attempts": lambda field, value: whole(field, value, 1, 10_000),
     "backoff": lambda field, value: backoff_from(value, field=field),
     "timeout": duration,
+    "tags": checked_tags,
     "correlation_id": _text(255),
     "tenant": _tenant,
 }

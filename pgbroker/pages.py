@@ -64,6 +64,7 @@ def describe_job(story: reports.Story, *, now: datetime) -> dict[str, Any]:
         "job": job,
         "status": job.status.label,
         "status_words": job.status.label.replace("_", " "),
+        "tags": job.tags or [],
         "facts": [(name, _written(value)) for name, value in facts if value not in (None, "")],
         "arguments": shown(reports.arguments_of(job.stored_call)),
         "options": pretty(job.options) if job.options else "",

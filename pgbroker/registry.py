@@ -6,7 +6,6 @@ code registered.
 """
 
 import inspect
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from pgbroker.conf import settings
 from pgbroker.db import Session
 from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
 from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types, table_exists
-from pgbroker.options import Options, duration, whole
+from pgbroker.options import Options, checked_name, checked_queue, checked_tags, duration, whole
 from pgbroker.policy.backoff import Backoff, backoff_from
 from pgbroker.policy.durations import seconds_of
 
@@ -35,8 +34,6 @@ R = TypeVar("R")
 
 BackoffCallable = Callable[[BaseException, "TaskResult[..., Any]"], float | timedelta]
 BACKEND = "pgbroker.backend.PgBrokerBackend"
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,63}")
-_TYPE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +50,7 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     max_attempts: int | None = None
     backoff: Backoff | BackoffCallable | None = None
     timeout: timedelta | None = None
+    tags: tuple[str, ...] = ()
     # A run_after that was given as a timedelta: the database's clock turns it into an instant.
     run_after_delay: timedelta | None = None
     call_options: Options = field(default_factory=Options)
@@ -163,6 +161,8 @@ class JobType(NamedTuple):
             declared["backoff"] = self.task.backoff.as_json()
         if self.task.timeout is not None:
             declared["timeout"] = self.task.timeout.total_seconds()
+        if self.task.tags:
+            declared["tags"] = list(self.task.tags)
         return declared
 
 
@@ -279,6 +279,7 @@ def job(
     max_attempts: int | None = None,
     backoff: Backoff | float | Mapping[str, Any] | BackoffCallable | None = None,
     timeout: float | timedelta | None = None,
+    tags: Iterable[str] = (),
     version: int = 1,
     aliases: Iterable[str] = (),
     takes_context: bool = False,
@@ -295,6 +296,7 @@ def job(
     max_attempts: int | None = None,
     backoff: Any = None,
     timeout: float | timedelta | None = None,
+    tags: Iterable[str] = (),
     version: int = 1,
     aliases: Iterable[str] = (),
     takes_context: bool = False,
@@ -306,15 +308,16 @@ def job(
     *name* is the registry key (default `app_label.function`), *aliases* its former keys. *version* rises
     when the meaning of the arguments changes: older workers leave newer jobs alone. *backoff* is
     seconds, a mapping, a `Backoff`, or a callable of (exception, task_result). *timeout* limits one
-    attempt. Raises `InvalidOption` where it is written.
+    attempt. *tags* are those of a job whose call gives none. Raises `InvalidOption` where it is written.
     """
     declared: dict[str, Any] = {
-        "type_name": "" if name is None else _checked_name("name", name),
+        "type_name": "" if name is None else checked_name("name", name),
         "queue_name": queue_name,
         "priority": whole("priority", priority, -100, 100),
         "max_attempts": max_attempts,
         "backoff": backoff,
         "timeout": timeout,
+        "tags": tags,
         "version": version,
         "aliases": tuple(aliases),
         "takes_context": takes_context,
@@ -328,23 +331,6 @@ def job(
     return declare(function) if function is not None else declare
 
 
-def _checked_name(field_name: str, value: object) -> str:
-    if not isinstance(value, str) or not _TYPE_NAME.fullmatch(value):
-        raise InvalidOption(
-            field_name, f"is {value!r}", "Use 1 to 200 characters of A-Z, a-z, 0-9, '.', '_', ':', '-'."
-        )
-    return value
-
-
-def checked_queue(value: object) -> str:
-    """Return *value* if it can name a queue; raises `InvalidOption`."""
-    if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
-        raise InvalidOption(
-            "queue_name", f"is {value!r}", "Use 1 to 63 characters of A-Z, a-z, 0-9, '.', '_', ':', '-'."
-        )
-    return value
-
-
 def _declared_backoff(field_name: str, value: Any) -> Any:
     return value if value is None or callable(value) else backoff_from(value, field=field_name)
 
@@ -354,8 +340,9 @@ _DECLARED: dict[str, Callable[[str, Any], Any]] = {
     "max_attempts": lambda name, value: None if value is None else whole(name, value, 1, 10_000),
     "backoff": _declared_backoff,
     "timeout": lambda name, value: None if value is None else duration(name, value),
+    "tags": checked_tags,
     "version": lambda name, value: whole(name, value, 1, 2**31 - 1),
-    "aliases": lambda name, value: tuple(_checked_name(name, alias) for alias in value),
+    "aliases": lambda name, value: tuple(checked_name(name, alias) for alias in value),
 }
 
 

@@ -65,24 +65,23 @@ def list_jobs(
     queue_id: int | None = None,
     type_id: int | None = None,
     status: Status | None = None,
+    tag: str | None = None,
     after: UUID | None = None,
     limit: int,
     using: str,
 ) -> list[JobLine]:
     """List jobs, newest first, from *after* on."""
-    return db.fetch(
-        "list_jobs",
-        {
-            "tenant": tenant_predicate(),
-            "queue_id": queue_id,
-            "type_id": type_id,
-            "status": status,
-            "after": after,
-            "limit": limit,
-        },
-        JobLine._make,
-        using=using,
-    )
+    wanted = {
+        "tenant": tenant_predicate(),
+        "queue_id": queue_id,
+        "type_id": type_id,
+        "status": status,
+        "after": after,
+        "limit": limit,
+    }
+    if tag is not None:
+        return db.fetch("list_tagged", {**wanted, "tag": tag}, JobLine._make, using=using)
+    return db.fetch("list_jobs", wanted, JobLine._make, using=using)
 
 
 class EndedAttempt(NamedTuple):
@@ -286,6 +285,7 @@ def count_ended(
     queue: str | None = None,
     job_type: str | None = None,
     error_code: str | None = None,
+    tag: str | None = None,
     limit: int = BOUND,
     using: str,
 ) -> int:
@@ -295,6 +295,7 @@ def count_ended(
         "queue": queue,
         "job_type": job_type,
         "error_code": error_code,
+        "tag": tag,
         "limit": limit,
     }
     return int(db.fetch("count_ended", wanted, lambda row: row[0], using=using)[0])

@@ -133,6 +133,8 @@ def _row_of(call: Call, envelope: dict[str, Any]) -> dict[str, Any]:
             row[name] = value
     if options.window is not None:
         row["window_seconds"] = options.window.total_seconds()
+    if (tags := task.tags if options.tags is None else options.tags) or options.tags is not None:
+        row["tags"] = list(tags)
     for name, variable in (("principal", correlation.principal), ("traceparent", correlation.traceparent)):
         if (value := variable.get()) is not None:
             row[name] = value

@@ -40,6 +40,8 @@ class Job(NamedTuple):
     options: dict[str, Any] | None
     idempotency_key: str | None
     correlation_id: str | None
+    # None: it has none.
+    tags: list[str] | None
     reason_code: str | None
     reason: str | None
     executions: list[dict[str, Any]]

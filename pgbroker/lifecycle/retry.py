@@ -47,6 +47,7 @@ def find_ended(
     queue: str | None = None,
     job_type: str | None = None,
     error_code: str | None = None,
+    tag: str | None = None,
     using: str | db.Session = "default",
 ) -> list[Ending]:
     """List ended jobs of the current tenant by filter, oldest end first, from *after* on."""
@@ -57,6 +58,7 @@ def find_ended(
             "queue": queue,
             "job_type": job_type,
             "error_code": error_code,
+            "tag": tag,
             "after": after.finished_at,
             "after_id": after.job_id,
             "before": before,

@@ -13,9 +13,8 @@ from django.core.management.base import CommandParser
 from pgbroker.conf import KEYS, settings
 from pgbroker.errors import InvalidOption, InvalidSetting, PgBrokerError
 from pgbroker.management.exits import refused
+from pgbroker.options import checked_queue, checked_tag, whole
 from pgbroker.options import duration as checked_duration
-from pgbroker.options import whole
-from pgbroker.registry import checked_queue
 from pgbroker.tenancy import checked_tenant, scope_all, tenant_context
 
 T = TypeVar("T")
@@ -178,6 +177,10 @@ class Arguments:
             except InvalidOption as error:
                 self.wrong(self._flag(name), f"names {each!r}, which is no name of a queue", error.cure)
         return tuple(dict.fromkeys(filter(None, names)))
+
+    def tag(self) -> str | None:
+        """Return a tag."""
+        return self._read("tag", checked_tag, None)
 
     def tenant(self) -> str | None:
         """Return the tenant."""

@@ -23,6 +23,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/policies/row_security.sql"),
                 RunFile("sql/functions/uuid7_1.sql"),
                 RunFile("sql/functions/ensure_partitions_1.sql"),
+                RunFile("sql/functions/enqueue_values_1.sql"),
                 RunFile("sql/functions/enqueue_entries_1.sql"),
                 RunFile("sql/functions/enqueue_keys_1.sql"),
                 RunFile("sql/functions/enqueue_many_1.sql"),
@@ -484,6 +485,30 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 migrations.CreateModel(
+                    name="JobTag",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "tag",
+                                "tenant_id",
+                                "job_id",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("tag", models.TextField()),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("job_id", models.UUIDField()),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_tag',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
                     name="Idempotency",
                     fields=[
                         (
@@ -671,6 +696,34 @@ class Migration(migrations.Migration):
                     operation="UPDATE",
                     pgid="pgtrigger_written_once_3d65d",
                     table='pgbroker"."job_payload',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="jobtag",
+            trigger=pgtrigger.compiler.Trigger(
+                name="kept_with_its_job",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.job_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_tag is kept as long as its job', HINT = 'Delete the job first, once it is over.';",
+                    hash="1c33f1737195b6b98f5f3ca3829ce1ce78fe51af",
+                    operation="DELETE",
+                    pgid="pgtrigger_kept_with_its_job_3e26e",
+                    table='pgbroker"."job_tag',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="jobtag",
+            trigger=pgtrigger.compiler.Trigger(
+                name="written_once",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: job_tag is written once', HINT = 'Enqueue a new job instead.';",
+                    hash="e75963ab48f9e7e5b71947eb9a4b16e041e64c1a",
+                    operation="UPDATE",
+                    pgid="pgtrigger_written_once_0a7c0",
+                    table='pgbroker"."job_tag',
                     when="BEFORE",
                 ),
             ),

@@ -2,7 +2,7 @@
 
 from pgbroker.models.fleet import JobType, Leader, Pause, Queue, QueuePriority, Worker
 from pgbroker.models.history import Execution, JobCounter, JobEvent, QueueSample
-from pgbroker.models.jobs import Idempotency, Job, JobPayload, JobState
+from pgbroker.models.jobs import Idempotency, Job, JobPayload, JobState, JobTag
 
 __all__ = [
     "Execution",
@@ -12,6 +12,7 @@ __all__ = [
     "JobEvent",
     "JobPayload",
     "JobState",
+    "JobTag",
     "JobType",
     "Leader",
     "Pause",

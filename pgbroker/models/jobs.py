@@ -126,6 +126,28 @@ class JobState(models.Model):
         return self.reason_code
 
 
+class JobTag(models.Model):
+    """One tag of one job: what `JobPayload.tags` says, in the order in which jobs are found by it."""
+
+    pk = models.CompositePrimaryKey("tag", "tenant_id", "job_id")
+    tag = models.TextField()
+    tenant_id = models.CharField(max_length=63)
+    job_id = models.UUIDField()
+
+    objects: ClassVar[TenantManager["JobTag"]] = TenantManager()
+
+    class Meta:
+        db_table = 'pgbroker"."job_tag'
+        base_manager_name = "objects"
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [
+            written_once("job_tag"),
+            kept_with_its_job("job_tag"),
+        ]
+
+    def __str__(self) -> str:
+        return self.tag
+
+
 class Idempotency(models.Model):
     """Who holds an idempotency key within a tenant and a job type."""
 

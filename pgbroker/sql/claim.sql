@@ -151,7 +151,8 @@ select
     payload.principal,
     payload.correlation_id,
     payload.traceparent,
-    payload.args_body
+    payload.args_body,
+    payload.tags
 from taken
 left join pgbroker.job_payload as payload on payload.job_id = taken.id
 order by taken.ready_at - taken.priority * %(ageing)s::interval, taken.id

@@ -3,13 +3,14 @@
 --   status      smallint  11 failed, 12 dead_letter or 13 cancelled
 --   queue       text      only of this queue; null: of all
 --   job_type    text      only of this type; null: of all
+--   tag         text      only with this tag; null: with any or none
 --   error_code  text      only where the last attempt ended with it; null: with any
 --   limit       bigint    count no further
 --
 -- Scope:  tenant
 -- Rows:   one: how many, at most limit.
 -- Locks:  none.
--- Index:  job_gone_wrong.
+-- Index:  job_gone_wrong, job_tag_pkey.
 select count(*)
 from (
     select
@@ -20,6 +21,16 @@ from (
       and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
       and (%(queue)s::text is null or queue.name = %(queue)s)
       and (%(job_type)s::text is null or job_type.name = %(job_type)s)
+      and (
+          %(tag)s::text is null
+          or exists (
+              select
+              from pgbroker.job_tag
+              where job_tag.tag = %(tag)s
+                and job_tag.tenant_id = job.tenant_id
+                and job_tag.job_id = job.id
+          )
+      )
       and (
           %(error_code)s::text is null
           or %(error_code)s = (

@@ -33,6 +33,7 @@ select
     payload.options,
     payload.idempotency_key,
     payload.correlation_id,
+    payload.tags,
     job_state.reason_code,
     job_state.reason,
     coalesce(

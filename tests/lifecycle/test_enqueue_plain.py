@@ -178,3 +178,12 @@ def test_a_notification_does_not_wait_for_the_disk_and_nothing_else_is_spared_th
         transaction.set_rollback(True)
 
     assert (before, inside, setting()) == ("on", "off", "on")
+
+
+def test_a_type_whose_declaration_has_tags_gives_them_to_a_plain_call_too():
+    declare_types([DeclaredType(TYPE, 2, (), {"tags": ["nightly"]})])
+
+    answer, statements = ways(plain())
+
+    assert statements == ["enqueue_plain", "enqueue_many"]
+    assert JobPayload.objects.get(pk=answer.job_id).tags == ["nightly"]

@@ -233,15 +233,6 @@ def test_a_text_has_1_to_255_characters(field, length):
     assert refused[3] == f"{field} is empty or longer than 255 characters"
 
 
-@pytest.mark.parametrize(("tags", "word"), [(["x"] * 101, "101"), ([""], "empty"), (["a", "x" * 256], "255")])
-def test_tags_are_few_and_short(tags, word):
-    fits, refused = enqueue({**GOOD, "tags": ["b", "a" * 255, *["x"] * 98]}, {**GOOD, "tags": tags})
-
-    assert (fits[2], refused[2]) == ("created", "invalid_option")
-    assert word in refused[3]
-    assert JobPayload.objects.get().tags == ["b", "a" * 255, *["x"] * 98]
-
-
 @pytest.mark.parametrize("tags", ["{a,b}", "{}", "{{a},{b}}", "[1:1]={a}"])
 def test_tags_in_a_string_are_no_array(tags):
     first, refused = enqueue(GOOD, {**GOOD, "tags": tags})

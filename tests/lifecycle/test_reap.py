@@ -13,6 +13,7 @@ from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.promote import promote
 from pgbroker.lifecycle.reap import reap
 from pgbroker.lifecycle.settle import settle
+from pgbroker.models import JobPayload
 from pgbroker.policy.backoff import Backoff
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
@@ -27,6 +28,7 @@ from tests.support.jobs import (
     enqueue_one,
     events,
     executions,
+    guards_off,
     reap_all,
     row,
     snoozed,
@@ -229,7 +231,10 @@ def test_the_backoff_of_the_job_goes_before_the_general_one():
     ids=str,
 )
 def test_b017_no_backoff_that_a_row_may_carry_stops_the_reaper(backoff):
-    enqueue_one(max_attempts=100, options={"backoff": backoff})
+    """Enqueue refuses such values; a row may have them from whoever wrote it by hand."""
+    job_id = enqueue_one(max_attempts=100)
+    with guards_off():
+        JobPayload.objects.filter(pk=job_id).update(options={"backoff": backoff})
     lease = claim_one()
     for _ in range(3):
         expire_lease(lease)

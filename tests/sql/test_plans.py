@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from pgbroker import reports
 from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.expire import expire
 from pgbroker.lifecycle.heartbeat import heartbeat
@@ -113,6 +114,34 @@ def test_every_hot_statement_keeps_its_index_at_every_size(rows, session, explai
                 for number in (1, 200):
                     check("job_pkey", partial(cancel_many, ready[:number]))
                     check("job_pkey", partial(retry_many, over[:number]))
+
+
+@pytest.mark.parametrize("statistics", ["none", "true"])
+def test_a_list_by_tag_goes_by_its_index_whatever_else_is_asked_for(statistics, session, explained):
+    """As the plain role under the policy, for one tenant and for all; an array's index would not serve there."""
+    with explained.paused():
+        load(5_000)
+        with guards_off(), connection.cursor() as cursor:
+            cursor.execute(
+                "insert into pgbroker.job_tag (tag, tenant_id, job_id) select tag, tenant_id, id from ("
+                "    select job.*, row_number() over (order by id) as n from pgbroker.job"
+                ") as job cross join lateral unnest(array['common', 'batch:' || n / 100]) as tag"
+            )
+        if statistics == "true":
+            analyze()
+    for tag in ("common", "batch:7", "nobody"):
+        for status in (None, Status.READY, Status.SCHEDULED):
+            with tenant_context("tenant-1"):
+                reports.list_jobs(tag=tag, status=status, limit=51, using="default")
+            with scope_all():
+                reports.list_jobs(tag=tag, status=status, limit=51, using="default")
+
+    assert len(explained.plans) == 18
+    for plan in explained.plans:
+        assert ways(plan, "job_tag") == {"job_tag_pkey"}
+        assert "Seq Scan" not in ways(plan)
+        # Without statistics nobody knows that a status is rare: then all jobs with the tag may be looked at.
+        assert buffers(plan) < 3_000 or statistics == "none"
 
 
 def test_a_claim_with_its_bound_stays_cheap_beside_a_held_snapshot(session, explained):

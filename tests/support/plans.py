@@ -62,6 +62,7 @@ def analyze() -> None:
     with connection.cursor() as cursor:
         cursor.execute("analyze pgbroker.job")
         cursor.execute("analyze pgbroker.job_payload")
+        cursor.execute("analyze pgbroker.job_tag")
 
 
 class Explained:

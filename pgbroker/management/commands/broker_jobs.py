@@ -39,6 +39,7 @@ class Command(BaseCommand):
             parser,
             """
 broker_jobs list --status dead_letter --queue mail
+broker_jobs list --tag customer:7
 broker_jobs list --format json --limit 200 --after 0199b0de-...
 broker_jobs show 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
 broker_jobs retry 0199b0de-... 0199b0df-... --attempts 3
@@ -80,6 +81,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
     def _add_filters(self, parser: Any, *, statuses: list[Status], default: Status | None = None) -> None:
         parser.add_argument("--queue", metavar="NAME", help="Only of this queue.")
         parser.add_argument("--type", metavar="NAME", help="Only of this job type.")
+        parser.add_argument("--tag", metavar="TAG", help="Only with this tag.")
         parser.add_argument(
             "--status",
             choices=[status.label for status in statuses],
@@ -109,6 +111,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         return {
             "queue": arguments.queue(),
             "job_type": arguments.text("type"),
+            "tag": arguments.tag(),
             "status": Status[status.upper()] if status else None,
         }
 
@@ -118,6 +121,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             queue_id=queue_id,
             type_id=type_id,
             status=asked["status"],
+            tag=asked["tag"],
             after=asked["after"],
             limit=asked["limit"] + 1,
             using=alias,
@@ -179,6 +183,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             ("worker", reports.who_runs(job)),
             ("idempotency key", job.idempotency_key),
             ("correlation id", job.correlation_id),
+            ("tags", ", ".join(job.tags or ())),
             ("reason", " ".join(filter(None, (job.reason_code, job.reason)))),
             ("arguments", short_json(reports.arguments_of(job.stored_call))),
             ("result", short_json(job.stored_result) if job.status == Status.COMPLETED else None),
@@ -272,7 +277,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
 
     def do_redrive(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         control.resolve(asked["queue"], asked["job_type"], using=alias)
-        narrowed = {name: asked[name] for name in ("status", "queue", "job_type", "error_code")}
+        narrowed = {name: asked[name] for name in ("status", "queue", "job_type", "tag", "error_code")}
         most = min(asked["limit"] or COUNT_MAX, COUNT_MAX)
         count = reports.count_ended(**narrowed, limit=most, using=alias)
         many = f"{count}+" if count == COUNT_MAX else str(count)

@@ -23,7 +23,7 @@ from pgbroker.management.arguments import (
 )
 from pgbroker.management.commands.broker_jobs import operator
 from pgbroker.management.output import ago, as_json, table, table_of_pauses
-from pgbroker.registry import checked_queue
+from pgbroker.options import checked_queue
 
 DEFAULT = "default"
 

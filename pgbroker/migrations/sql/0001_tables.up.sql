@@ -191,6 +191,15 @@ create table pgbroker.job_state (
     constraint job_state_pkey primary key (job_id)
 );
 
+-- The tags of the jobs that have any, once more, to find jobs by: the policy lets no array index serve.
+create table pgbroker.job_tag (
+    tag text collate "C" not null,
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    job_id uuid not null,
+    constraint job_tag_pkey primary key (tag, tenant_id, job_id)
+) with (autovacuum_vacuum_insert_scale_factor = 0.1);
+
 create table pgbroker.idempotency (
     tenant_id text collate "C" not null
         default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),

@@ -15,6 +15,7 @@ create function pgbroker.enqueue(
     idempotency_scope text default null,
     window_seconds double precision default null,
     on_conflict text default null,
+    tags text[] default null,
     correlation_id text default null,
     options jsonb default null,
     notify boolean default false
@@ -42,12 +43,15 @@ begin
                     'idempotency_scope', idempotency_scope,
                     'window_seconds', window_seconds,
                     'on_conflict', on_conflict,
-                    'correlation_id', correlation_id,
-                    'options', options
+                    'correlation_id', correlation_id
                 )
             )
-            -- Outside of the stripping: a null inside the arguments is a value.
-            || jsonb_build_object('args', jsonb_build_object('v', 1, 'args', '[]'::jsonb, 'kwargs', kwargs))
+            -- Outside of the stripping: a null inside of these is a value.
+            || jsonb_build_object(
+                'tags', tags,
+                'options', options,
+                'args', jsonb_build_object('v', 1, 'args', '[]'::jsonb, 'kwargs', kwargs)
+            )
         )
     );
     if answer.outcome not in ('created', 'replaced', 'existing') then

@@ -59,50 +59,6 @@ create type pgbroker.enqueue_given_1 as (
     tenant_id jsonb
 );
 
--- Tell whether what was read as text was something else: JSON that is no string begins with one of these. Only
--- then is the entry looked at again.
-create function pgbroker.not_a_string_1(value text, entries jsonb, place bigint, field text) returns boolean
-language sql immutable as $function$
-    select case
-        when strpos('{[-0123456789tf', left(value, 1)) > 0
-            then jsonb_typeof(entries -> (place::int - 1) -> field) <> 'string'
-    end
-$function$;
-
--- Tell whether a value takes more bytes as text, which is how every reader gets it, than it may. Where the text
--- would be larger than any text can be, program_limit_exceeded is raised.
---
--- Nine bytes of JSON, such as 1e131071, are 16 bytes of jsonb and 131072 of text; no value grows by more than
--- 9216 times. So where that many times its size would fit, nothing is written out.
-create function pgbroker.longer_as_text_1(value jsonb, most int) returns boolean
-language sql immutable as $function$
-    select case
-        when pg_column_size(value) > most / 10000 then octet_length(value::text) > most
-        else false
-    end
-$function$;
-
--- Tell whether arguments are an envelope that a worker can open. The 1 is compared as text too: 1.0 equals it.
-create function pgbroker.is_envelope_1(args jsonb) returns boolean
-language sql immutable as $function$
-    select
-        args -> 'v' = '1'
-        and args ->> 'v' = '1'
-        and jsonb_typeof(coalesce(args -> 'args', '[]')) = 'array'
-        and jsonb_typeof(coalesce(args -> 'kwargs', '{}')) = 'object'
-        and args - '{v,args,kwargs}'::text[] = '{}'
-$function$;
-
--- Read a number from a type's declaration, null when none stands there.
-create function pgbroker.declared_number_1(value jsonb) returns int
-language sql immutable as $function$
-    select case
-        when jsonb_typeof(value) = 'number' then case
-            when value::numeric between -2147483648 and 2147483647 then value::int
-        end
-    end
-$function$;
-
 -- Read the caller's array: names become ids, what the caller left out comes from the type's declaration,
 -- and each row that cannot be stored carries the code and the reason. misfits has those of the entries that
 -- could not be read at all, which are empty in jobs.
@@ -131,6 +87,10 @@ language sql stable as $function$
             coalesce(entry.max_attempts, pgbroker.declared_number_1(job_type.defaults -> 'max_attempts'), 5) as chosen_attempts,
             coalesce(entry.idempotency_scope, 'held') as chosen_scope,
             coalesce(entry.on_conflict, 'return') as chosen_conflict,
+            coalesce(
+                entry.tags,
+                case when job_type.defaults ? 'tags' then pgbroker.declared_tags_1(job_type.defaults -> 'tags') end
+            ) as chosen_tags,
             coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default') as owner
         from jsonb_populate_recordset(null::pgbroker.enqueue_given_1, jobs) with ordinality as entry
         left join known_type as job_type on job_type.called = entry.job_type
@@ -171,7 +131,17 @@ language sql stable as $function$
         principal,
         correlation_id,
         traceparent,
-        case when tags is not null and refusal is null then array(select jsonb_array_elements_text(tags)) end,
+        case
+            when chosen_tags is not null and refusal is null then nullif(
+                array(
+                    select tag
+                    from jsonb_array_elements_text(chosen_tags) with ordinality as each (tag, place)
+                    group by tag
+                    order by min(place)
+                ),
+                '{}'
+            )
+        end,
         lane,
         refusal[1],
         refusal[2]
@@ -247,26 +217,10 @@ language sql stable as $function$
                 then array['invalid_option', 'traceparent is empty or longer than 255 characters']
             when length(lane) not between 1 and 255
                 then array['invalid_option', 'lane is empty or longer than 255 characters']
-            when jsonb_typeof(tags) <> 'array'
-                then array['invalid_option', format('tags is of type %s. Give an array of strings.', jsonb_typeof(tags))]
-            when jsonb_array_length(tags) > 100
-                then array['invalid_option', format('tags has %s elements. Give at most 100.', jsonb_array_length(tags))]
-            when jsonb_path_exists(tags, 'strict $[*] ? (@.type() != "string")')
-                then array['invalid_option', 'tags has an element that is not a string. Give an array of strings.']
-            when tags is not null
-            and exists (select from jsonb_array_elements_text(tags) as tag where length(tag) not between 1 and 255)
-                then array['invalid_option', 'tags has an element that is empty or longer than 255 characters']
-            when jsonb_typeof(options) <> 'object'
-                then array['invalid_option', format('options is of type %s, not an object', jsonb_typeof(options))]
-            when options - '{backoff,timeout}'::text[] <> '{}' then array[
-                'invalid_option',
-                format(
-                    'there is no key %s in options. Use backoff, timeout.',
-                    to_jsonb(left((select min(name) from jsonb_object_keys(options - '{backoff,timeout}'::text[]) as name), 80))
-                )
-            ]
-            when pgbroker.longer_as_text_1(options, 65536)
-                then array['invalid_option', 'options take more than 64 KiB as text']
+            when pgbroker.tags_misfit_1(tags) is not null
+                then array['invalid_option', pgbroker.tags_misfit_1(tags)]
+            when pgbroker.options_misfit_1(options) is not null
+                then array['invalid_option', pgbroker.options_misfit_1(options)]
             when coalesce(tenant, tenant_id) is not null then array[
                 'invalid_option',
                 'tenant is not for an entry to say. Set pgbroker.tenant_id for the transaction.'

@@ -24,6 +24,7 @@ declare
     turns jsonb[];
     made uuid[];
     wanted int;
+    tagged boolean;
 begin
     if tenant !~ '^[A-Za-z0-9._-]{1,63}$' then
         raise exception 'pgbroker.tenant_id % is not a tenant id: 1 to 63 of A-Z, a-z, 0-9, ".", "_", "-"', quote_literal(left(tenant, 80))
@@ -115,7 +116,13 @@ begin
     )
     select array_agg(new_job.id) into made from new_job;
 
-    select count(*) into wanted from unnest(entries) as entry where entry.outcome is null;
+    select count(*), bool_or(entry.tags is not null)
+    into wanted, tagged
+    from unnest(entries) as entry
+    where entry.outcome is null;
+    if tagged then
+        perform pgbroker.enqueue_tags_1(entries, made);
+    end if;
     if wanted > coalesce(cardinality(made), 0) then
         return query select * from pgbroker.enqueue_again_1(jobs, entries, made) as again order by again.ordinal;
         return;
@@ -129,6 +136,25 @@ begin
         from unnest(entries) as entry
         order by entry.ordinal;
 end
+$function$;
+
+-- Make the tags of the jobs that were made findable. Of the entries that share an id, the first was made.
+create function pgbroker.enqueue_tags_1(entries pgbroker.enqueue_entry_1[], made uuid[]) returns void
+language sql volatile as $function$
+    insert into pgbroker.job_tag (tag, tenant_id, job_id)
+    select tag, coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'), entry.id
+    from (
+        select
+            each.id,
+            each.tags,
+            row_number() over (partition by each.id order by each.ordinal) as place
+        from unnest(entries) as each
+        where each.outcome is null
+    ) as entry
+    cross join unnest(entry.tags) as tag
+    where entry.place = 1
+      and entry.id in (select unnest(made))
+    order by tag, entry.id
 $function$;
 
 -- Put the entries of a call into turns: one that asks to replace the holder of a key that an entry before it has

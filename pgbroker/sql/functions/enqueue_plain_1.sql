@@ -45,6 +45,7 @@ begin
     cross join pgbroker.queue
     where job_type.name = type_name
       and queue.name = queue_name
+      and not job_type.defaults ? 'tags'
       and not exists (select from pgbroker.job_type as heir where heir.aliases @> array[type_name])
       and exists (
           select

@@ -27,6 +27,7 @@ from unnest(array[
     'pgbroker.job',
     'pgbroker.job_payload',
     'pgbroker.job_state',
+    'pgbroker.job_tag',
     'pgbroker.idempotency',
     'pgbroker.execution',
     'pgbroker.job_event'
