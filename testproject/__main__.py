@@ -26,6 +26,7 @@ usage: python3 testproject COMMAND [ARGUMENT ...]
   types        mypy --strict on pgbroker
   docs         build the documentation into build/docs
   bench        measure throughput and latency
+  chaos        make faults under a steady load, and prove that no job is harmed
   matrix       the tests on every supported Python, Django and PostgreSQL, and through a pooler
   conformance  Django's own tests of its task framework, on pgbroker's backend
   manage       Django's command line on the project's database
@@ -92,6 +93,7 @@ def main(arguments: list[str]) -> int:
         "bench": ["-m", "testproject.bench", *rest],
         "matrix": ["-m", "testproject.matrix", *rest],
         "conformance": ["-m", "testproject.conformance", *rest],
+        "chaos": ["-m", "testproject.chaos", *rest],
         "manage": ["-m", "testproject.manage", *rest],
         "database": ["-m", "testproject.serve", *rest],
         "lint": [],

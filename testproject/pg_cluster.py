@@ -15,7 +15,7 @@ from testproject.pg_account import may_enter, private_directory, server_uid
 from testproject.pg_programs import Programs, find_programs
 
 # Each has a server of its own: what one fills or empties is nobody else's.
-Kind = Literal["test", "demo", "bench", "database"]
+Kind = Literal["test", "demo", "bench", "database", "chaos"]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 DATABASE = "pgbroker"

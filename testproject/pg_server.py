@@ -43,6 +43,8 @@ PARAMETERS: dict[Kind, dict[str, str]] = {
     "demo": DURABLE,
     "bench": DURABLE,
     "database": DURABLE,
+    # Small, so that its connections can be used up.
+    "chaos": {**DURABLE, "max_connections": "120"},
 }
 
 
