@@ -31,6 +31,7 @@ from pgbroker import correlation, sql
 from pgbroker.conf import settings
 from pgbroker.errors import NotPostgreSQL
 from pgbroker.lease import Undecodable
+from pgbroker.patience import PATIENCE_SECONDS, SERVER_SHARE, PatientConnection, connect
 
 T = TypeVar("T")
 Row = Callable[[Sequence[Any]], T]
@@ -40,6 +41,7 @@ _log = logging.getLogger("pgbroker.db")
 # A deadlock victim or a failed serialisation did nothing: outside of a caller's transaction it runs again.
 REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure)
 REPEATS = 5
+TRANSACTION_TIMEOUT_SINCE = 170000
 
 # Transaction-local, in the same round trip: planning is nothing beside a batch, a generic plan is four times
 # slower, and the plan must not change with the size of the table.
@@ -103,7 +105,8 @@ class Session:
     """
     A worker thread's own connection to an alias: plain psycopg, autocommit, never shared.
 
-    It connects at first use and after `drop()`. It honours the alias's OPTIONS, `assume_role` too.
+    It connects at first use and after `drop()`. It honours the alias's OPTIONS, `assume_role` too. Neither
+    a statement nor a connect takes longer than *patience* seconds: a network that swallows is noticed.
     """
 
     def __init__(
@@ -114,16 +117,21 @@ class Session:
         gate: Callable[[], AbstractContextManager[None]] = nullcontext,
         lock_timeout: str | None = None,
         statement_timeout: str | None = None,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
-        self.alias, self.purpose, self.gate = alias, purpose, gate
-        # For whoever must not wait for a lock, such as one that its own caller holds, or has little time.
-        limits = {"lock_timeout": lock_timeout, "statement_timeout": statement_timeout}
+        self.alias, self.purpose, self.gate, self.patience = alias, purpose, gate, patience
+        # For whoever must not wait for a lock, such as one that its own caller holds, or has little time. The
+        # server ends a statement before this side hangs up: a retry must not meet the one before it.
+        limits = {
+            "lock_timeout": lock_timeout,
+            "statement_timeout": statement_timeout or f"{int(patience * SERVER_SHARE * 1000)}ms",
+        }
         self.limits = tuple((name, value) for name, value in limits.items() if value)
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._connection: PatientConnection | None = None
         self._prepare = True
 
     @property
-    def connection(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def connection(self) -> PatientConnection:
         """The open connection; connects, inside *gate*, when there is none. Raises psycopg.OperationalError."""
         if self._connection is None or self._connection.closed:
             with self.gate():
@@ -135,39 +143,24 @@ class Session:
         """True while it holds a connection that is not known to be broken."""
         return self._connection is not None and not self._connection.closed
 
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _connect(self) -> PatientConnection:
         wrapper = connections[self.alias]
         if wrapper.vendor != "postgresql":
             raise NotPostgreSQL(
                 f"database alias {self.alias!r} is {wrapper.vendor}. pgbroker needs PostgreSQL.",
                 alias=self.alias,
             )
-        parameters = wrapper.get_connection_params()
-        # Django's own cursors, loaders and settings are for Django's connections.
-        for name in ("cursor_factory", "context", "prepare_threshold", "autocommit"):
-            parameters.pop(name, None)
-        options = wrapper.settings_dict.get("OPTIONS", {})
-        # The two ways a project says that a transaction pooler stands in between.
-        self._prepare = not (
-            wrapper.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-            or ("prepare_threshold" in options and options["prepare_threshold"] is None)
-        )
-        parameters.setdefault("connect_timeout", 10)
-        # A server whose host is gone answers nothing, not even a reset: without a limit a heartbeat would wait
-        # for a quarter of an hour. TCP only; a socket in the file system has no use for it.
-        parameters.setdefault("tcp_user_timeout", 20_000)
-        parameters.setdefault("keepalives_idle", 20)
-        parameters.setdefault("keepalives_interval", 5)
-        parameters.setdefault("keepalives_count", 3)
-        parameters.setdefault("application_name", f"pgbroker {self.purpose}")
-        connection = psycopg.connect(
-            **parameters, autocommit=True, prepare_threshold=5 if self._prepare else None
-        )
+        connection, self._prepare = connect(wrapper, self.patience, f"pgbroker {self.purpose}")
+        if connection.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
+            # A statement's own limit ends with it. Whoever is frozen, or cut off, before the end of the transaction
+            # has arrived would keep its locks, which everybody else passes over.
+            limits = dict(self.limits) | {"transaction_timeout": f"{int(self.patience * 1000)}ms"}
+            self.limits = tuple(limits.items())
         set_json_loads(read_json, connection)
         if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
             # psycopg reads no other style; Django sets nothing here either way.
             connection.execute("set datestyle to 'ISO'")
-        if role := options.get("assume_role"):
+        if role := wrapper.settings_dict.get("OPTIONS", {}).get("assume_role"):
             connection.execute(psycopg.sql.SQL("set role {}").format(psycopg.sql.Identifier(role)))
         return connection
 
@@ -412,7 +405,11 @@ def carry_scope(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
 
 
 def listen(session: Session, channel: str = "pgbroker") -> psycopg.Connection[tuple[Any, ...]]:
-    """Listen for wake-ups on a session's connection and return it for `notifies()`."""
+    """
+    Listen for wake-ups on a session's connection and return it for `notifies()`.
+
+    Again on the same connection it changes nothing, and finds out whether anybody still answers there.
+    """
     connection = session.connection
     connection.execute(psycopg.sql.SQL("listen {}").format(psycopg.sql.Identifier(channel)))
     return connection

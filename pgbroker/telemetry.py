@@ -51,6 +51,10 @@ EVENTS: dict[str, tuple[int, str]] = {
     "worker.stopped": (logging.INFO, "worker stopped"),
     "worker.connection_lost": (logging.WARNING, "database connection lost; will reconnect"),
     "worker.reconnected": (logging.INFO, "database connection is back"),
+    "worker.connection_severed": (
+        logging.WARNING,
+        "a handler waited for an answer that the server does not owe it; its connection was cut",
+    ),
     "worker.loop_failed": (logging.ERROR, "a worker loop failed and will try again"),
     "notify.failed": (logging.WARNING, "wake-up could not be sent; polling finds the jobs"),
     "body.left": (logging.WARNING, "a body stays in the storage, though perhaps no row names it"),

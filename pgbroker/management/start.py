@@ -1,5 +1,9 @@
 """What a process looks at before it starts: can the database be reached, and does it have our migrations?"""
 
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -7,9 +11,9 @@ from django.core.checks import ERROR
 from django.core.management.base import CommandError
 from django.db.migrations.loader import MigrationLoader
 
-from pgbroker import db
+from pgbroker import db, telemetry
 from pgbroker.checks import check_server, missing_migrations
-from pgbroker.management.exits import CONFIGURATION, not_migrated, unreachable
+from pgbroker.management.exits import CONFIGURATION, UNREACHABLE, not_migrated, unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,34 @@ class Target:
     def facts(self) -> dict[str, object]:
         """What a probe's answer tells of it."""
         return {name: getattr(self, name) for name in ("host", "port", "database", "server", "migration")}
+
+
+@contextmanager
+def limited_start(seconds: float) -> Iterator[None]:
+    """
+    End the process with 3 when no worker has started in it after so many seconds.
+
+    A network that swallows, or somebody's lock, would hold it for ever: alive, and of no use to anybody.
+    """
+    timer = threading.Timer(seconds, _give_up, (seconds,))
+    timer.daemon = True
+    unsubscribe = telemetry.subscribe(
+        lambda event, keys: timer.cancel(), wants=lambda event: event == "worker.started"
+    )
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        unsubscribe()
+
+
+def _give_up(seconds: float) -> None:
+    said = (
+        f"[database_unreachable] not started in {seconds:g} s: the database does not answer, or is locked.\n"
+    )
+    os.write(2, said.encode())
+    os._exit(UNREACHABLE)
 
 
 def look_at(alias: str) -> Target:

@@ -69,6 +69,10 @@ class Board:
         attempt = self._attempts.get(job_id.int)
         return attempt is not None and attempt.lease.lease_token == lease_token
 
+    def attempt_at(self, job_id: UUID) -> Attempt | None:
+        """Return the attempt of a job that is in possession, whatever its token."""
+        return self._attempts.get(job_id.int)
+
     # -------------------------------------------------------------- flow
 
     def add(self, attempts: Iterable[Attempt]) -> list[Attempt]:

@@ -39,7 +39,7 @@ def drain(worker: "Worker") -> None:
         worker.services[name].stop()
     _tell_handlers(worker)
     _join(worker, "claim", 10.0)
-    session = Session(worker.alias, purpose="drain")
+    session = worker.sessions.last(worker.alias)
     _join(worker, "upkeep", 5.0)
     if not worker.services["upkeep"].is_alive():
         _try(lambda: worker.upkeep.leader.resign(using=session), session)
@@ -50,7 +50,7 @@ def drain(worker: "Worker") -> None:
     _wait(lambda: worker.board.running == 0, worker.settings.SHUTDOWN_TIMEOUT_SECONDS)
     _release_what_runs(worker, session)
     _wait(lambda: worker.settler.backlog == 0, SETTLE_SECONDS)
-    worker.gate.stop_waiting()
+    worker.sessions.stop_waiting()
     for name in ("settle", "heartbeat", "watchdog"):
         worker.services[name].stop()
     for name in ("settle", "heartbeat", "listen"):

@@ -40,10 +40,7 @@ class Heartbeats:
         worker = self.worker
         self.lose_what_expired()
         kept_up = self.keep_up
-        # The worker first, and for the shortest lease: when the lease of a dead worker's job runs out, its row has
-        # been silent for long enough to be told from one that is alive.
         started = time.monotonic()
-        beat(worker.state(), lease=worker.shortest_lease, using=self.session)
         attempts = sorted(
             (attempt for attempt in worker.board.attempts() if "lease_lost" not in attempt.told),
             key=self._lease_of,
@@ -54,6 +51,9 @@ class Heartbeats:
                 for answer in heartbeat(leases[start : start + PAGE], lease=lease, using=self.session):
                     self._hear(answer)
         self.renewed_at = started
+        # The leases first: who locks the table of workers must not end healthy work. The row's lease is the
+        # shortest: when a job of a dead worker is taken back, its row has been silent for long enough to tell.
+        beat(worker.state(), lease=worker.shortest_lease, using=self.session)
         self._beaten = True
         if not kept_up:
             worker.wake_claimer()

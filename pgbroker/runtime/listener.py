@@ -1,5 +1,6 @@
 """The listener: turns notifications into wake-ups. With all of them lost, polling still finds everything."""
 
+import time
 from typing import TYPE_CHECKING
 
 from pgbroker import db
@@ -18,15 +19,21 @@ class Listener:
     def __init__(self, worker: "Worker", session: db.Session) -> None:
         self.worker, self.session = worker, session
         self._listening_on: object = None
+        self._ask_at = 0.0
 
     def step(self) -> float:
         """Wait a moment for notifications and pass them on."""
         connection = self.session.connection
+        now = time.monotonic()
         if self._listening_on is not connection:
             db.listen(self.session)
-            self._listening_on = connection
+            self._listening_on, self._ask_at = connection, now + self.session.patience
             # What was told while nobody listened is found by a look.
             self.worker.claimer.look_now()
+        elif now >= self._ask_at:
+            # Who only listens never notices that nobody speaks any more.
+            db.listen(self.session)
+            self._ask_at = now + self.session.patience
         for notification in connection.notifies(timeout=WAIT_SECONDS):
             self.worker.claimer.heard(notification.payload)
             if self.worker.draining:

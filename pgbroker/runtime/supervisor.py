@@ -26,7 +26,6 @@ from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.board import Board
 from pgbroker.runtime.catalogue import Catalogue
 from pgbroker.runtime.claimer import Claimer
-from pgbroker.runtime.connecting import ConnectGate
 from pgbroker.runtime.drain import drain
 from pgbroker.runtime.executors.event_loop import EventLoopExecutor
 from pgbroker.runtime.executors.threads import ThreadExecutor
@@ -37,9 +36,11 @@ from pgbroker.runtime.leftovers import Leftovers
 from pgbroker.runtime.listener import Listener
 from pgbroker.runtime.options import WorkerOptions, effective_settings
 from pgbroker.runtime.service import Service
+from pgbroker.runtime.sessions import Sessions
 from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wait
+from pgbroker.runtime.severed import Severed
 from pgbroker.runtime.unknown import put_back_unknown
-from pgbroker.runtime.upkeep import limits, upkeep_of
+from pgbroker.runtime.upkeep import upkeep_of
 from pgbroker.runtime.watchdog import Watchdog
 from pgbroker.states import AttemptState
 
@@ -73,16 +74,7 @@ class Worker:
         # Handlers that had not come back when the process was about to end.
         self.left_running = 0
         self._stop = threading.Event()
-        self.gate = ConnectGate()
-        sessions = {
-            purpose: Session(
-                self._alias_of(purpose),
-                purpose=purpose,
-                gate=self.gate.passing,
-                **(limits(self.settings) if purpose == "upkeep" else {}),
-            )
-            for purpose in ("claim", "settle", "heartbeat", "upkeep", "listen")
-        }
+        self.sessions = sessions = Sessions(self.alias, self.settings)
         self.claimer = Claimer(self, sessions["claim"])
         self.catalogue = Catalogue(self, sessions["claim"])
         self.settler = Settler(self, sessions["settle"])
@@ -92,9 +84,9 @@ class Worker:
         self.hand_back = HandBack(self)
         self.watchdog = Watchdog(self)
         self.leftovers = Leftovers(self)
+        self.severed = Severed(self)
         self.threads = ThreadExecutor(self)
         self.event_loop = EventLoopExecutor(self)
-        self.sessions = sessions
         self.services = {
             "claim": self._service("claim", self._claim_step, on_trouble=self.claimer.trust_nothing),
             "settle": self._service("settle", self.settler.step),
@@ -105,7 +97,7 @@ class Worker:
             # Without these two the work goes on, if later or less tidily.
             "upkeep": self._service(
                 "upkeep",
-                self.upkeep.step,
+                self._upkeep_step,
                 vital=False,
                 longest_wait=min(2.0, self.settings.LEADER_SECONDS / 4),
             ),
@@ -119,12 +111,11 @@ class Worker:
         self._touched_at = 0.0
         self._log_tail: LogTail | None = None
 
-    def _alias_of(self, purpose: str) -> str:
-        return (self.settings.LISTEN_DATABASE or self.alias) if purpose == "listen" else self.alias
-
     def _service(self, name: str, step: Any, *, on_trouble: Any = lambda: None, **more: Any) -> Service:
         def trouble() -> None:
             losses.note()
+            # Handlers may have lost theirs too, without a word.
+            self.services["upkeep"].wake()
             on_trouble()
 
         return Service(
@@ -140,6 +131,7 @@ class Worker:
     def start_services(self) -> None:
         """Start the loops; returns at once."""
         self.pid = os.getpid()
+        self.severed.watch()
         if self.settings.MAX_LOG_BYTES:
             import logging
 
@@ -220,6 +212,10 @@ class Worker:
         # The loop turns at least once a second where somebody watches it turn.
         return min(wait, 1.0) if self.options.heartbeat_file else wait
 
+    def _upkeep_step(self) -> float:
+        wait = self.severed.look(using=self.sessions["upkeep"])
+        return min(wait, self.upkeep.step())
+
     def _touch_heartbeat_file(self, now: float) -> None:
         if self.options.heartbeat_file and now - self._touched_at >= 1.0:
             Path(self.options.heartbeat_file).touch()
@@ -258,6 +254,7 @@ class Worker:
                     self._refuse(lease, job_type, now, error)
                 else:
                     known.append(attempt)
+        known = [attempt for attempt in known if not self._meets_itself(attempt)]
         starting = self.board.add(known)
         # Counted once they are on the board: with none left to claim and none on the board it would end.
         self.claimed_count += len(known)
@@ -269,6 +266,23 @@ class Worker:
             raise
         if unknown:
             put_back_unknown(self, unknown, using=self.sessions["claim"])
+
+    def _meets_itself(self, attempt: Attempt) -> bool:
+        """
+        Stop a former attempt of the same job here; tells whether this one must not run beside it.
+
+        A database that lost commits, by a failover to a standby that lagged, issues the same token again: a
+        fence that both attempts pass. Then this one goes back, and the next claim takes a new token.
+        """
+        former = self.board.attempt_at(attempt.lease.job_id)
+        if former is None:
+            return False
+        if former.is_open:
+            self.stop_attempt(former, "lease_lost")
+        if former.lease.lease_token != attempt.lease.lease_token:
+            return False
+        self.release([attempt], code="claimed_twice", using=self.sessions["claim"])
+        return True
 
     def _refuse(self, lease: Lease, job_type: JobType, now: float, error: Exception) -> None:
         readable = lease._replace(options=None, deadline_at=None)

@@ -106,6 +106,14 @@ async def query_async(context: JobContext, seconds: float) -> None:
 
 
 @job
+def query_for(seconds: float) -> None:
+    """Work that is one long query."""
+    effect("enter")
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_sleep(%s)", (seconds,))
+
+
+@job
 def stubborn(seconds: float) -> str:
     """Work that knows of no stop signal."""
     effect("enter")

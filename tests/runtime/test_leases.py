@@ -6,15 +6,16 @@ import signal
 import time
 
 import pytest
+from django.db import connection
 
 from pgbroker import cancel, tenant_context
-from pgbroker.models import Worker
+from pgbroker.models import Worker as WorkerRow
+from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.states import AttemptState, Status
 from tests.runtime import handlers
 from tests.runtime.fleet import (
     HEARTBEAT,
     LEASE,
-    POLL,
     REAP,
     Fleet,
     effects,
@@ -29,6 +30,7 @@ from tests.runtime.fleet import (
     wait_for_status,
     wait_until,
 )
+from tests.support.jobs import guards_off
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +67,7 @@ def test_b003_a_worker_that_starts_again_under_its_name_does_not_hide_the_old_on
 
     wait_for_status(job_id, DONE, of=second)
     assert states_of(job_id) == [AttemptState.CRASHED, AttemptState.COMPLETED]
-    assert Worker.objects.count() == 2
+    assert WorkerRow.objects.count() == 2
 
 
 @pytest.mark.parametrize(
@@ -241,19 +243,64 @@ def test_a_lease_that_ran_out_on_a_live_worker_is_no_crash(fleet: Fleet):
 
 
 def test_while_heartbeats_do_not_get_through_nothing_is_claimed(fleet: Fleet):
+    worker = Worker(WorkerOptions(concurrency=2))
+    worker.prepare()
+    ids = put_for_both(handlers.note, "meanwhile")
+    try:
+        worker.settler.step()
+        worker.claimer.step()
+        assert worker.board.size == 0, "it has never beaten"
+        worker.heartbeats.step()
+        worker.heartbeats.renewed_at -= worker.lease_time.total_seconds()
+        worker.claimer.step()
+        assert [status_of(each) for each in ids] == [Status.READY] * 2
+
+        worker.heartbeats.step()
+        worker.claimer.step()
+        wait_until(lambda: worker.settler.backlog == 2, "both have run")
+        worker.settler.step()
+    finally:
+        for session in worker.sessions.by_loop.values():
+            session.drop()
+        worker.threads.stop()
+
+    assert [states_of(each) for each in ids] == [[AttemptState.COMPLETED]] * 2
+
+
+def test_who_locks_the_table_of_workers_ends_no_healthy_work(fleet: Fleet):
     worker = fleet.start(slots=2)
-    wait_for_status(put_for_both(handlers.note, "before"), DONE, of=worker)
+    ids = put_for_both(handlers.stubborn, LEASE + 2)
+    wait_for_effect("enter", count=2, of=worker)
 
     with raw_session() as session, session.transaction():
-        # Beats wait for the worker's row; claims would not.
         session.execute("lock table pgbroker.worker in access exclusive mode")
-        time.sleep(LEASE)  # nothing to wait for: what is tested is that nothing happens
-        ids = put_for_both(handlers.note, "meanwhile")
-        time.sleep(2 * POLL)
-        assert [status_of(each) for each in ids] == [Status.READY] * 2
+        time.sleep(LEASE + 1)  # nothing to wait for: what is tested is that nothing happens
     wait_for_status(ids, DONE, of=worker)
 
     assert [states_of(each) for each in ids] == [[AttemptState.COMPLETED]] * 2
+
+
+def test_a_token_that_was_issued_again_after_commits_were_lost_lets_no_two_attempts_pass(fleet: Fleet):
+    worker = fleet.start(slots=2, LEASE_SECONDS=30, HEARTBEAT_SECONDS=10)
+    job_id = put(handlers.work, 6.0)
+    wait_for_effect("enter", job_id, of=worker)
+    with guards_off(), connection.cursor() as cursor:
+        # As a standby knows it that lacks the commit of the claim.
+        cursor.execute(
+            "update pgbroker.job set status = 2, attempt_count = 0, lease_token = 0, worker_id = null, "
+            "leased_at = null, lease_expires_at = null where id = %s",
+            [job_id],
+        )
+    with raw_session() as session:
+        session.execute("notify pgbroker, 'default'")
+    wait_for_status(job_id, DONE, of=worker)
+
+    assert [effect["detail"] for effect in effects("stopped", job_id)] == ["lease_lost"]
+    assert [(each.state, each.error_code) for each in executions_of(job_id)] == [
+        (AttemptState.RELEASED, "claimed_twice"),
+        (AttemptState.COMPLETED, None),
+    ]
+    assert job(job_id).lease_token == 2
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from tests.runtime.fleet import (
     put,
     put_for_both,
     put_together,
+    raw_session,
     states_of,
     status_of,
     wait_for_effect,
@@ -274,3 +275,12 @@ def test_max_jobs_are_run_and_not_one_more(fleet: Fleet):
     assert worker.wait(30) == 0
     assert len(effects("n")) == 7
     assert sum(status_of(each) == DONE for each in ids) == 7
+
+
+def test_a_worker_that_cannot_start_ends_for_its_service_manager_to_start_another(fleet: Fleet):
+    with raw_session() as session, session.transaction():
+        session.execute("lock table public.django_migrations in access exclusive mode")
+        worker = fleet.start(wait=False)
+
+        assert worker.wait() == 3
+    assert "not started in 10 s" in worker.log

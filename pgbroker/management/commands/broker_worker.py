@@ -16,14 +16,17 @@ from pgbroker.lifecycle.declare import list_queues
 from pgbroker.management import exits
 from pgbroker.management.arguments import Arguments, add_database, checked, teach
 from pgbroker.management.signals import StopSignals
-from pgbroker.management.start import Target, look_at
+from pgbroker.management.start import Target, limited_start, look_at
+from pgbroker.patience import limit_waits
 from pgbroker.registry import types
+from pgbroker.runtime.options import effective_settings
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.tenancy import scope_all
 from pgbroker.worker import answering
 
 _log = logging.getLogger("pgbroker.worker")
 MOST_SLOTS = 1000
+MIN_START_SECONDS = 10.0
 
 
 class Command(BaseCommand):
@@ -88,7 +91,8 @@ broker_worker --burst                             work off what is ready, then e
             options = read(arguments)
         log_somewhere(given["verbosity"])
         assert options.database is not None
-        with exits.errors_of_a_command(options.database):
+        limit_waits()
+        with exits.errors_of_a_command(options.database), limited_start(start_seconds(options)):
             target = look_at(options.database)
             refuse_unknown_queues(options, options.database)
             worker = Worker(options)
@@ -136,6 +140,11 @@ def read(arguments: Arguments) -> WorkerOptions:
         heartbeat_file=heartbeat_file,
         metrics_port=arguments.whole("metrics_port", 0, 65535, settings().METRICS_PORT),
     )
+
+
+def start_seconds(options: WorkerOptions) -> float:
+    """Return how long a start may take: whoever waits longer is better started again."""
+    return max(MIN_START_SECONDS, effective_settings(options).LEASE_SECONDS)
 
 
 def refuse_unknown_queues(options: WorkerOptions, alias: str) -> None:
