@@ -32,6 +32,7 @@ class EnqueuedJob:
     created_at: datetime
     max_attempts: int
     tenant_id: str
+    tags: tuple[str, ...]
     idempotency_key: str | None
     correlation_id: str | None
 
@@ -40,6 +41,7 @@ class EnqueuedJob:
         if self.status == Status.SCHEDULED and self.run_after is not None:
             when = f"scheduled for {self.run_after:%Y-%m-%d %H:%M:%S%z}"
         of = "" if self.tenant_id == "default" else f", tenant {self.tenant_id}"
+        of += f", tags {', '.join(self.tags)}" if self.tags else ""
         return f"{self.job_type}{called(self.arguments)}: {when}, queue {self.queue}, priority {self.priority}{of}"
 
 
@@ -54,12 +56,15 @@ class Wanted:
     run_after: datetime | timedelta | None = None
     tolerance: timedelta = _AT_ONCE
     tenant: str | None = None
+    tags: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         subject = "a job of any type" if self.job_type is None else self.job_type
         told = [f"{subject}{called(self.arguments) if self.arguments else ''}"]
         named = {"queue": self.queue, "priority": self.priority, "tenant": self.tenant}
         told += [f"{name} {value}" for name, value in named.items() if value is not None]
+        if self.tags:
+            told.append(f"tags {', '.join(self.tags)}")
         if self.run_after is not None:
             told.append(f"to be run {_when(self.run_after)}")
         return ", ".join(told)
@@ -94,6 +99,7 @@ def differences(wanted: Wanted, job: EnqueuedJob) -> list[str]:
             )
             if want is not None and want != is_
         ),
+        *(f"tag {tag!r} is missing" for tag in wanted.tags if tag not in job.tags),
         *_time(wanted, job),
     ]
 

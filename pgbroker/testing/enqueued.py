@@ -22,7 +22,7 @@ from pgbroker.errors import (
 )
 from pgbroker.lifecycle.declare import list_queues, type_ids
 from pgbroker.models import Job, JobPayload
-from pgbroker.options import instant, whole
+from pgbroker.options import checked_tags, instant, whole
 from pgbroker.payload import decode
 from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.plain_json import Refused, Walk
@@ -51,7 +51,7 @@ class Filters(TypedDict, total=False):
     *args* and *kwargs* are some of its arguments, in the types that its handler takes. A parameter that was not
     given has its default; a matcher such as `unittest.mock.ANY` is asked whether it is equal. *run_after* is an
     aware datetime, or a timedelta since the job was enqueued (zero: at once), and may differ by *tolerance*,
-    5 seconds by default. Without *tenant* jobs of all tenants are looked at.
+    5 seconds by default. *tags* are some of its tags. Without *tenant* jobs of all tenants are looked at.
     """
 
     args: Sequence[Any]
@@ -61,6 +61,7 @@ class Filters(TypedDict, total=False):
     run_after: datetime | timedelta
     tolerance: timedelta
     tenant: str
+    tags: Sequence[str]
     using: str | None
 
 
@@ -69,7 +70,7 @@ def all_enqueued(job: "AnyTask | str | None" = None, **filters: Unpack[Filters])
     List the jobs that are yet to run and match, oldest first; without filters, all of them.
 
     *job* is a task or the name of a job type. Filters: args, kwargs, queue, priority, run_after, tolerance,
-    tenant, using. A filter that nothing can match, such as a queue that is not there or an argument of a wrong
+    tenant, tags, using. A filter that nothing can match, such as a queue that is not there or an argument of a wrong
     type, raises the error that enqueueing it would raise.
     """
     return _matching(_wanted(job, **filters), filters.get("using"))
@@ -134,6 +135,7 @@ def _wanted(
     run_after: datetime | timedelta | None = None,
     tolerance: timedelta = TOLERANCE,
     tenant: str | None = None,
+    tags: Sequence[str] = (),
     using: str | None = None,
 ) -> Wanted:
     alias = using or settings().DATABASES[0]
@@ -150,6 +152,7 @@ def _wanted(
         run_after=run_after,
         tolerance=tolerance,
         tenant=None if tenant is None else checked_tenant(tenant),
+        tags=checked_tags("tags", tags),
     )
 
 
@@ -226,6 +229,7 @@ def _enqueued(row: Job) -> EnqueuedJob:
         created_at=row.created_at,
         max_attempts=row.max_attempts,
         tenant_id=row.tenant_id,
+        tags=tuple(payload.tags or ()),
         idempotency_key=payload.idempotency_key,
         correlation_id=payload.correlation_id,
     )

@@ -138,6 +138,23 @@ class TestWhatMatches(TestCase):
         assert (ids(queue="default"), ids(priority=-5), ids(priority=0)) == ([], [2], [1])
         assert (ids(tenant="acme"), ids(tenant="default"), ids(tenant="globex")) == ([2], [1], [])
 
+    def test_some_of_the_tags_are_enough_and_what_is_missing_is_told(self) -> None:
+        close.options(tags=["monthly", "billing"]).enqueue()
+        close.enqueue()
+
+        (found,) = assert_enqueued(close, tags=["billing"])
+        text = failure(job=close, tags=["billing", "yearly"])
+
+        assert found.tags == ("monthly", "billing")
+        assert text.splitlines()[:4] == [
+            "no job that is yet to run matches tests.shop.close, tags billing, yearly.",
+            "Yet to run, the most similar first:",
+            "  tests.shop.close(): ready, queue default, priority 10, tags monthly, billing",
+            "      tag 'yearly' is missing",
+        ]
+        with pytest.raises(InvalidOption, match="tags"):
+            refute_enqueued(tags=[""])
+
     def test_the_time_may_be_an_instant_or_a_wait_and_differ_by_a_tolerance(self) -> None:
         instant = timezone.now() + timedelta(hours=1)
         close.using(run_after=instant).enqueue()
