@@ -87,7 +87,7 @@ class PgBrokerBackend(BaseTaskBackend):
         self.validate_task(task)
         job_task = task if isinstance(task, JobTask) else self._as_job_task(task)
         submission, answer = submit(Call(job_task, tuple(args), dict(kwargs)), using=self.database)
-        tenant = job_task.call_options.tenant or current_tenant()
+        tenant = submission.call.task.call_options.tenant or current_tenant()
         if answer.made:
             result = self._new_result(task, submission.envelope, answer, tenant)
             try:

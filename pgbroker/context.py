@@ -118,6 +118,16 @@ class JobContext(_TaskContext):
         return self.lease.deadline_at
 
     @property
+    def job_type(self) -> str:
+        """The key of the job's type."""
+        return self._job_type.key
+
+    @property
+    def is_async(self) -> bool:
+        """True when the handler is a coroutine function, which runs in an event loop."""
+        return self._job_type.is_async
+
+    @property
     def is_last_attempt(self) -> bool:
         """True when a failure now makes the job a dead letter."""
         return self.lease.attempt_count >= self.lease.max_attempts

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
-from pgbroker import bodies, correlation, payload, telemetry
+from pgbroker import bodies, correlation, hooks, payload, telemetry
 from pgbroker.conf import settings
 from pgbroker.custody import Custody
 from pgbroker.errors import (
@@ -59,6 +59,7 @@ class Outcome(NamedTuple):
 class Submission(NamedTuple):
     """A call as it is enqueued: the row the database takes, the arguments, and the custody of their body, if any."""
 
+    call: Call
     row: dict[str, Any]
     envelope: dict[str, Any]
     custody: Custody | None
@@ -78,7 +79,7 @@ def submission_of(call: Call, *, using: str) -> Submission:
         signature_of(call.task), call.args, call.kwargs, limit_bytes=bodies.row_limit(limit_bytes, chosen)
     )
     row = _row_of(call, envelope)
-    return Submission(row, envelope, _in_a_body(call, row, using) if size > limit_bytes else None)
+    return Submission(call, row, envelope, _in_a_body(call, row, using) if size > limit_bytes else None)
 
 
 def _in_a_body(call: Call, row: dict[str, Any], using: str) -> Custody:
@@ -155,6 +156,7 @@ def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueue
 
     Nobody is woken yet: whoever called tells the world first, then calls `wake`.
     """
+    call = hooks.changed(call)
     alias = using or database_of(call.task)
     submission = submission_of(call, using=alias)
     row = submission.row
@@ -218,8 +220,9 @@ def _grouped(
     for place, call in enumerate(calls):
         if not isinstance(call, Call):
             raise InvalidOption(f"calls[{place}]", f"is a {type(call).__name__}", "Give task.bind(...).")
-        alias = using or database_of(call.task)
         try:
+            call = hooks.changed(call)
+            alias = using or database_of(call.task)
             submission = submission_of(call, using=alias)
         except PgBrokerError as error:
             outcomes.append(Outcome(None, error.code, error))
@@ -311,9 +314,7 @@ def _tell_batch(rows: Sequence[Mapping[str, Any]], answers: Sequence[Enqueued]) 
     if not telemetry.wanted("batch.enqueued"):
         return
     created = Counter(
-        (row["queue"], row["job_type"])
-        for row, answer in zip(rows, answers, strict=True)
-        if answer.outcome == "created"
+        (row["queue"], row["job_type"]) for row, answer in zip(rows, answers, strict=True) if answer.made
     )
     if created:
         telemetry.emit("batch.enqueued", count=created.total(), created=created)

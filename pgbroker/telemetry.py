@@ -68,6 +68,9 @@ EVENTS: dict[str, tuple[int, str]] = {
     "duty.failed": (logging.WARNING, "a duty of the upkeep failed and will be tried again"),
 }
 
+# The four that tell of one attempt whose outcome was written.
+SETTLED = frozenset({"attempt.settled", "attempt.failed", "job.discarded", "job.gave_up"})
+
 Listener = Callable[[str, dict[str, Any]], None]
 Wants = Callable[[str], bool]
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import psycopg
+from django.db import connections
 from psycopg import errors as pg_errors
 
 from pgbroker import telemetry
@@ -86,6 +87,8 @@ class Service(threading.Thread):
             self.on_fatal(error)
         finally:
             self._drop_connections()
+            # Django's, which listeners of this thread's events may have opened.
+            connections.close_all()
 
     def _turn_until_stopped(self) -> None:
         trouble = other = 0

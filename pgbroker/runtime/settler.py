@@ -11,6 +11,7 @@ from pgbroker.db import Session
 from pgbroker.lifecycle.settle import settle
 from pgbroker.outcomes import Ended, Settled
 from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.isolation import clean_connections, freshen_connections
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.states import AttemptState, Status
 
@@ -189,6 +190,12 @@ class Settler:
         wanted = telemetry.wanted("attempt.settled")
         if not wanted and len(statuses) == len(batch) and not any(ended.error_code for _, ended in batch):
             return
+        # Listeners are the project's code too, and may ask the database with Django's connection.
+        freshen_connections()
+        self._tell_each(batch, statuses, wanted=wanted)
+        clean_connections()
+
+    def _tell_each(self, batch: list[Pair], statuses: dict[int, int], *, wanted: bool) -> None:
         for attempt, ended in batch:
             status = statuses.get(ended.lease.job_id.int)
             if status is None:

@@ -33,6 +33,7 @@ from pgbroker.payload import decode
 from pgbroker.registry import JobType, names, synchronise_apart
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
+from pgbroker.runtime.calling import call_handler, call_handler_async
 from pgbroker.runtime.isolation import enter, leave
 from pgbroker.runtime.settler import tell_ended
 from pgbroker.states import TERMINAL, AttemptState, Status
@@ -236,9 +237,8 @@ def _outcome_of_call(attempt: Attempt, keys: dict[str, Any]) -> Ended:
         fetch_arguments(attempt)
         telemetry.emit("attempt.started", **keys, attempt=attempt)
         args, kwargs = decode(job_type.signature, attempt.lease.args)
-        handler = async_to_sync(job_type.task.func) if job_type.is_async else job_type.task.func
-        context = (attempt.context(),) if job_type.task.takes_context else ()
-        ended = attempt.completed(handler(*context, *args, **kwargs), settings())
+        call = async_to_sync(call_handler_async) if job_type.is_async else call_handler
+        ended = attempt.completed(call(attempt, args, kwargs), settings())
         return save_result(attempt, ended, settings()) if is_too_large(ended, settings()) else ended
     except UndecodableArgument as error:
         return attempt.undecodable(error, settings())

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import override_settings
 
 from docs.generated import DOCS
-from pgbroker import job, telemetry
+from pgbroker import hooks, job, telemetry
 from pgbroker.compat import InvalidTask
 from pgbroker.errors import InvalidOption
+from pgbroker.testing import run_jobs
+from testproject.airports.jobs import notify_retired_registry
+from tests.docs.walkthrough import blocks
 
 try:
     from django.tasks import task
@@ -43,3 +47,20 @@ def test_what_cannot_be_declared_is_refused_with_the_error_of_the_decorator() ->
         task(takes_a_path)  # as without a hint
         with pytest.raises(InvalidTask):
             task(takes_context=True)(takes_nothing)
+
+
+@pytest.mark.django_db
+def test_the_guides_hook_tells_how_long_a_handler_ran(caplog: pytest.LogCaptureFixture) -> None:
+    page = DOCS / "howto" / "run-code-around-jobs.md"
+    (body,) = (block.body for block in blocks(page) if "def timed(" in block.body)
+    names: dict[str, Any] = {}
+    exec(compile(body, page.name, "exec"), names)  # noqa: S102 - our own page
+    try:
+        with caplog.at_level(logging.INFO, "shop.jobs"):
+            notify_retired_registry.enqueue("EDDB")
+            run_jobs()
+    finally:
+        hooks.remove(names["timed"])
+
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "shop.jobs"]
+    assert re.fullmatch(r"airports\.notify_retired_registry [0-9a-f-]{36} ran \d+\.\d{3} s", line)

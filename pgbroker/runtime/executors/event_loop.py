@@ -15,6 +15,7 @@ from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
+from pgbroker.runtime.calling import call_handler_async
 from pgbroker.runtime.isolation import (
     IDLE_SECONDS,
     clean_connections,
@@ -218,8 +219,7 @@ class EventLoopExecutor:
                 args, kwargs = decode(job_type.signature, attempt.lease.args)
             except UndecodableArgument as error:
                 return attempt.undecodable(error, settings)
-            context = (attempt.context(),) if job_type.task.takes_context else ()
-            ended = attempt.completed(await job_type.task.func(*context, *args, **kwargs), settings)
+            ended = attempt.completed(await call_handler_async(attempt, args, kwargs), settings)
             if is_too_large(ended, settings):
                 ended = await sync_to_async(save_result)(attempt, ended, settings)
             return ended

@@ -11,6 +11,7 @@ from pgbroker.errors import UndecodableArgument
 from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
+from pgbroker.runtime.calling import call_handler
 from pgbroker.runtime.isolation import (
     IDLE_SECONDS,
     clean_connections,
@@ -104,8 +105,7 @@ class ThreadExecutor:
                 args, kwargs = decode(job_type.signature, attempt.lease.args)
             except UndecodableArgument as error:
                 return attempt.undecodable(error, settings)
-            context = (attempt.context(),) if job_type.task.takes_context else ()
-            ended = attempt.completed(job_type.task.func(*context, *args, **kwargs), settings)
+            ended = attempt.completed(call_handler(attempt, args, kwargs), settings)
             return save_result(attempt, ended, settings) if is_too_large(ended, settings) else ended
         except BaseException as error:
             # SystemExit and KeyboardInterrupt too: out of here they would end the thread, and its slot.
