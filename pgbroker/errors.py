@@ -6,6 +6,7 @@ outcomes of work are rows, not exceptions; what is here is a caller's mistake or
 """
 
 from collections.abc import Iterable
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -313,6 +314,19 @@ class WorkerLost(PgBrokerError):
     """The worker that held the lease stopped renewing it."""
 
     code = "worker_lost"
+
+
+class WorkerNameTaken(PgBrokerError):
+    """Another worker of this name lives: it renewed its lease on the name while this one waited, or took it over."""
+
+    code = "worker_name_taken"
+
+    def __init__(self, name: str, lease: timedelta) -> None:
+        super().__init__(
+            f"another worker named {name!r} lives. Stop it first, or choose another --name. "
+            f"The name of a worker that died is free within {lease.total_seconds():g} s.",
+            name=name,
+        )
 
 
 class AlreadyStarted(PgBrokerError):

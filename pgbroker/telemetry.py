@@ -49,6 +49,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "worker.started": (logging.INFO, "worker started"),
     "worker.draining": (logging.INFO, "worker stopped claiming and drains"),
     "worker.stopped": (logging.INFO, "worker stopped"),
+    "worker.name_lost": (logging.ERROR, "another worker has taken this one's name; it drains and ends"),
     "worker.connection_lost": (logging.WARNING, "database connection lost; will reconnect"),
     "worker.reconnected": (logging.INFO, "database connection is back"),
     "worker.connection_severed": (

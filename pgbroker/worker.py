@@ -21,7 +21,7 @@ from pgbroker.management.start import look_at
 from pgbroker.options import whole
 from pgbroker.registry import types
 from pgbroker.runtime.health import Health, Verdict
-from pgbroker.runtime.options import WorkerOptions
+from pgbroker.runtime.options import WorkerOptions, checked_name
 from pgbroker.runtime.port import TEXT, Answer, Port
 from pgbroker.runtime.supervisor import Worker
 
@@ -43,6 +43,8 @@ class BackgroundWorker:
     def __init__(self, options: WorkerOptions | None = None) -> None:
         self.options = options or WorkerOptions()
         whole("concurrency", self.options.concurrency, 1, MOST_SLOTS)
+        if self.options.name is not None:
+            checked_name("name", self.options.name)
         # What runs, or ran last; None before the first start.
         self.worker: Worker | None = None
         # Where it answers Prometheus and probes, if its options name a port.
@@ -59,7 +61,8 @@ class BackgroundWorker:
         Start it; returns once its queues and job types are known and its loops turn.
 
         Raises `AlreadyStarted` where it runs, and otherwise what keeps it from running: `DatabaseUnreachable`,
-        `SchemaTooOld`, `UnknownQueue`, `InvalidSetting`, `PortUnavailable`. Then nothing is left behind.
+        `SchemaTooOld`, `UnknownQueue`, `WorkerNameTaken`, `InvalidSetting`, `PortUnavailable`. Then nothing is left
+        behind.
         """
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
@@ -136,11 +139,11 @@ class BackgroundWorker:
             logs.serve_logs()
             backend.serve_signals()
             with answering(worker, facts=target.facts) as self.port:
-                worker.prepare()
                 self.worker, self._health, self.exit_code = worker, Health(worker, facts=target.facts), 0
-                worker.start_services()
-                begun.event.set()
-                self.exit_code = worker.run_to_end()
+                if worker.prepare():
+                    worker.start_services()
+                    begun.event.set()
+                    self.exit_code = worker.run_to_end()
         except BaseException as error:
             begun.error = error
             if begun.event.is_set():

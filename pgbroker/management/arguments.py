@@ -15,6 +15,7 @@ from pgbroker.errors import InvalidOption, InvalidSetting, PgBrokerError
 from pgbroker.management.exits import refused
 from pgbroker.options import checked_queue, checked_tag, whole
 from pgbroker.options import duration as checked_duration
+from pgbroker.runtime.options import checked_name
 from pgbroker.tenancy import checked_tenant, scope_all, tenant_context
 
 T = TypeVar("T")
@@ -181,6 +182,10 @@ class Arguments:
     def tag(self) -> str | None:
         """Return a tag."""
         return self._read("tag", checked_tag, None)
+
+    def worker_name(self) -> str | None:
+        """Return the name of a worker."""
+        return self._read("name", checked_name, None)
 
     def tenant(self) -> str | None:
         """Return the tenant."""

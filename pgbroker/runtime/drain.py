@@ -60,6 +60,8 @@ def drain(worker: "Worker") -> None:
     worker.event_loop.stop()
     worker.threads.stop()
     _try(lambda: goodbye(worker, session), session)
+    if (exclusive := worker.exclusive) is not None:
+        _try(lambda: exclusive.give_back(session), session)
     session.drop()
 
 

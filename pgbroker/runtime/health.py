@@ -48,7 +48,11 @@ class Health:
         claim = self.worker.services["claim"]
         if self.worker.draining:
             return Verdict(True, "draining")
-        if claim.ident is not None and not claim.is_alive():
+        if claim.ident is None:
+            # It may wait for its name until the lease of a dead worker has run out.
+            age, limit = self.turn_age, self.stuck_after + self.worker.lease_time.total_seconds()
+            return Verdict(age <= limit, f"starting for {age:.0f} s, limit {limit:g} s")
+        if not claim.is_alive():
             return Verdict(False, "the claim loop has ended")
         age = self.turn_age
         if age > self.stuck_after:

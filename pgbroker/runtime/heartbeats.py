@@ -54,6 +54,8 @@ class Heartbeats:
         # The leases first: who locks the table of workers must not end healthy work. The row's lease is the
         # shortest: when a job of a dead worker is taken back, its row has been silent for long enough to tell.
         beat(worker.state(), lease=worker.shortest_lease, using=self.session)
+        if worker.exclusive is not None and not worker.exclusive.renew(self.session):
+            worker.lose_name()
         self._beaten = True
         if not kept_up:
             worker.wake_claimer()

@@ -1,9 +1,11 @@
 """How one worker process is to run: its flags, and the settings as they change them."""
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pgbroker.conf import Settings, problems, settings
+from pgbroker.errors import InvalidOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,16 @@ class WorkerOptions:
     heartbeat_file: str | None = None
     name: str | None = None
     metrics_port: int | None = None
+
+
+_NAME = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
+
+
+def checked_name(field: str, value: Any) -> str:
+    """Return the name of a worker; raises `InvalidOption`."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InvalidOption(field, f"is {value!r}", "Give 1 to 100 letters, digits or any of . _ : @ -")
+    return value
 
 
 def effective_settings(options: WorkerOptions) -> Settings:

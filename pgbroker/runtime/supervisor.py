@@ -5,11 +5,13 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from django.db import connections
 
 from pgbroker import __version__, telemetry
@@ -27,6 +29,7 @@ from pgbroker.runtime.board import Board
 from pgbroker.runtime.catalogue import Catalogue
 from pgbroker.runtime.claimer import Claimer
 from pgbroker.runtime.drain import drain
+from pgbroker.runtime.exclusive import ExclusiveName
 from pgbroker.runtime.executors.event_loop import EventLoopExecutor
 from pgbroker.runtime.executors.threads import ThreadExecutor
 from pgbroker.runtime.handback import HandBack
@@ -66,6 +69,9 @@ class Worker:
         self.alias = options.database or self.settings.DATABASES[0]
         self.name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         self.lease_time = timedelta(seconds=self.settings.LEASE_SECONDS)
+        self.exclusive = (
+            ExclusiveName(options.name, holder=self.id, lease=self.lease_time) if options.name else None
+        )
         self.board = Board(options.concurrency)
         self.pace = Pace()
         self.draining = False
@@ -124,9 +130,25 @@ class Worker:
 
     # -------------------------------------------------------------- life
 
-    def prepare(self) -> None:
-        """Make rows of what the code declares and learn the ids; raises what the database says."""
-        self.catalogue.learn_all(using=self.alias)
+    def prepare(self) -> bool:
+        """
+        Take its name, if it has one of its own, make rows of what the code declares and learn the ids.
+
+        Raises `WorkerNameTaken`, and what the database says. False when told to stop while it waited for the name.
+        """
+        prepared, session = False, self.sessions["heartbeat"]
+        try:
+            if self.exclusive is None or self.exclusive.take(session, stopping=self._stop):
+                self.catalogue.learn_all(using=self.alias)
+                prepared = True
+        finally:
+            if not prepared:
+                if self.exclusive is not None:
+                    # Whoever corrects what is wrong need not wait for it.
+                    with suppress(psycopg.Error):
+                        self.exclusive.give_back(session)
+                session.drop()
+        return prepared
 
     def start_services(self) -> None:
         """Start the loops; returns at once."""
@@ -150,7 +172,8 @@ class Worker:
 
     def run(self) -> int:
         """Work until told to stop, then drain; returns the exit code."""
-        self.prepare()
+        if not self.prepare():
+            return self.exit_code
         for connection in connections.all(initialized_only=True):
             # This thread only waits from here on.
             if not connection.in_atomic_block:
@@ -187,6 +210,13 @@ class Worker:
         """End the process for a fresh start: too many of its threads are stuck."""
         self.exit_code = RECYCLE
         self._stop.set()
+
+    def lose_name(self) -> None:
+        """Drain and end: another worker has this one's name."""
+        self.exclusive = None
+        telemetry.emit("worker.name_lost", worker_id=self.id, name=self.name)
+        self.exit_code = 1
+        self.stop()
 
     def _is_finished(self) -> bool:
         if self.board.stuck > self.board.slots:

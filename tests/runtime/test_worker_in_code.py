@@ -16,7 +16,7 @@ from django.db import connections, transaction
 
 from docs.generated import DOCS
 from pgbroker import JobContext, job
-from pgbroker.errors import AlreadyStarted, DatabaseUnreachable, InvalidOption, UnknownQueue
+from pgbroker.errors import AlreadyStarted, DatabaseUnreachable, InvalidOption, UnknownQueue, WorkerNameTaken
 from pgbroker.models import Execution, Worker
 from pgbroker.runtime.health import Health
 from pgbroker.states import AttemptState, Status
@@ -138,6 +138,14 @@ def test_a_queue_that_nobody_declared_and_slots_that_are_none_are_refused():
         BackgroundWorker(WorkerOptions(queues=("in-cod",))).start()
     with pytest.raises(InvalidOption, match="concurrency"):
         BackgroundWorker(WorkerOptions(concurrency=0))
+
+
+def test_a_name_of_its_own_keeps_a_second_one_out_and_is_free_after_a_stop():
+    named = WorkerOptions(queues=(QUEUE,), name="importer", lease_seconds=3)
+    with BackgroundWorker(named), pytest.raises(WorkerNameTaken, match="importer"):
+        BackgroundWorker(named).start()
+    with BackgroundWorker(named) as again:
+        assert again.is_running
 
 
 def test_the_callers_transaction_is_its_own():

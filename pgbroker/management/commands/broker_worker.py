@@ -60,6 +60,11 @@ broker_worker --burst                             work off what is ready, then e
         )
         parser.add_argument("--exclude-queues", metavar="A,B", help="Serve all queues but these.")
         parser.add_argument("--concurrency", metavar="N", default=8, help="Jobs to run at once.")
+        parser.add_argument(
+            "--name",
+            metavar="NAME",
+            help="Be the only worker of this name: a second start waits for one lease and fails if the first lives.",
+        )
         parser.add_argument("--lease-seconds", metavar="S", help="Override LEASE_SECONDS; heartbeats follow.")
         parser.add_argument("--poll-interval", metavar="S", help="Override POLL_SECONDS.")
         parser.add_argument("--shutdown-timeout", metavar="S", help="Override SHUTDOWN_TIMEOUT_SECONDS.")
@@ -138,6 +143,7 @@ def read(arguments: Arguments) -> WorkerOptions:
         burst=bool(arguments.given.get("burst")),
         max_jobs=arguments.whole("max_jobs", 1, 2**31 - 1),
         heartbeat_file=heartbeat_file,
+        name=arguments.worker_name(),
         metrics_port=arguments.whole("metrics_port", 0, 65535, settings().METRICS_PORT),
     )
 
