@@ -262,6 +262,27 @@ def mermaid() -> str:
     return "```mermaid\n" + "\n".join(lines) + "\n```\n"
 
 
+# ------------------------------------------------------------------ benchmarks
+
+
+def bench_figures() -> str:
+    from testproject.bench import tables
+
+    return tables.figures()
+
+
+def bench_conditions() -> str:
+    from testproject.bench import tables
+
+    return tables.conditions()
+
+
+def bench_peers() -> str:
+    from testproject.bench import tables
+
+    return tables.peers()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "errors": errors,
@@ -276,6 +297,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "transitions": transitions,
     "mermaid": mermaid,
+    "bench-figures": bench_figures,
+    "bench-conditions": bench_conditions,
+    "bench-peers": bench_peers,
 }
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from django.db import connection
 
-from testproject.bench import environments
+from testproject.bench import environments, stage
 from testproject.bench.compare import Figures, NotRun, against
 from testproject.bench.rows import Scale
 
@@ -106,8 +106,7 @@ def _make_database() -> None:
 
 
 def _drop_database() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"drop database if exists {DATABASE} with (force)")
+    stage.drop_database(DATABASE)
 
 
 def _url() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command
-from django.db import connections
+from django.db import ProgrammingError, connections
 
 from pgbroker import payload, registry
 from pgbroker.ids import new_id
@@ -24,6 +25,7 @@ TABLES = (
     "job", "job_payload", "job_state", "idempotency", "execution", "job_event", "job_counter", "queue_sample",
     "worker", "leader", "pause", "queue_priority",
 )  # fmt: skip
+DROP_TRIES = 60
 DAY = date(2026, 11, 1)
 NOTE = "x" * 20
 
@@ -83,6 +85,23 @@ def fill(
             [queue_id(using), [each for each in priorities if each != 0]],
         )
     settle_down(using)
+
+
+def drop_database(name: str) -> None:
+    """Remove a database of a measurement, whoever is connected to it."""
+    for again in range(DROP_TRIES):
+        try:
+            with connections["default"].cursor() as cursor:
+                cursor.execute(
+                    f"drop database if exists {connections['default'].ops.quote_name(name)} with (force)"
+                )
+        except ProgrammingError:
+            # An autovacuum is at work there, which only a superuser may end; it ends by itself.
+            if again == DROP_TRIES - 1:
+                raise
+            time.sleep(1.0)
+        else:
+            return
 
 
 def settle_down(using: str = "default") -> None:
