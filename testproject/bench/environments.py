@@ -57,7 +57,10 @@ def python_of(peer: str) -> Path:
     tell(f"installing {peer} into {place.relative_to(CHECKOUT)}", keep=True)
     install = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-deps"]
     for command in ([base, "-m", "venv", str(place)], [*install, "--prefer-binary", *wanted]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise NotRun(f"cannot be installed: {error}") from error
         if done.returncode != 0:
             shutil.rmtree(place, ignore_errors=True)
             last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]

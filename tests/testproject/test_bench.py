@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from django.db import connections
 
 from testproject import database
-from testproject.bench import compare, ran
+from testproject.bench import compare, environments, ran, tables
 
 ROOT = Path(database.__file__).parent.parent
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -128,3 +129,47 @@ def test_a_job_that_ran_twice_or_never_is_found(tmp_path):
     assert look.missing == 1
     with pytest.raises(AssertionError, match="of 3 jobs 1 never ran and 1 more than once"):
         look.prove_once()
+
+
+def test_the_tables_show_what_missed_its_goal_and_what_was_not_run(tmp_path):
+    figures = compare.rotate({"us": lambda: 2000.0, "raw": lambda: 4000.0}, rounds=1)
+    figures.not_run["peer"] = "there is a | in it"
+    parts = [
+        compare.against(figures, "us", "raw", at_least=0.9),
+        compare.against(figures, "us", "peer", at_least=1),
+    ]
+    lines = [
+        {"name": "some-row", **compare.row(1.0, "jobs/s", parts, quick=True, jobs=5, rounds=1)},
+        {"name": "no-row", "holds": None, "not_run": "no /proc", "quick": False},
+        {"name": "some-row", **compare.row(2000.0, "jobs/s", parts, quick=True, jobs=5, rounds=1)},
+    ]
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    shown = tables.figures(path).splitlines()
+
+    assert shown[2:] == [
+        "| `some-row` | 2,000 jobs/s | raw | 4,000 | 0.5 | 0.5 to 0.5 | >= 0.9 | **no** |",
+        "|  |  | peer (not run: there is a \\| in it) |  |  |  | >= 1 |  |",
+        "| `no-row` |  | not run: no /proc |  |  |  |  |  |",
+    ]
+
+
+def test_every_peer_has_a_driver_and_pinned_versions():
+    drivers = {path.stem for path in (ROOT / "testproject" / "bench" / "peers").glob("*.py")}
+    peers = tomllib.loads(environments.VERSIONS.read_text())
+
+    assert len(peers) == 9
+    assert set(peers) <= drivers
+    assert [package for name in peers for package in environments.packages(name) if "==" not in package] == []
+
+
+def test_a_peer_that_cannot_be_installed_is_not_run_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(environments, "DIRECTORY", tmp_path / ".bench")
+    monkeypatch.setattr(environments, "best_python", lambda: "/nowhere/python")
+
+    with pytest.raises(compare.NotRun, match="cannot be installed"):
+        environments.python_of("pgqueuer")
+
+    assert list(tmp_path.glob(".bench/*")) == []
