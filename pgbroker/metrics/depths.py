@@ -111,7 +111,12 @@ class _Source:
 
     def _ask(self) -> None:
         # A connection of its own: in a web process the thread's belongs to the request and its transaction.
-        session = Session(self.alias, purpose="metrics", statement_timeout=f"{STATEMENT_SECONDS}s")
+        session = Session(
+            self.alias,
+            purpose="metrics",
+            statement_timeout=f"{STATEMENT_SECONDS}s",
+            patience=2 * STATEMENT_SECONDS,
+        )
         try:
             with scope_all():
                 depths = reports.list_depths(using=session)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pgbroker.runtime.supervisor import Worker
 
-# A claim loop that began no turn for so long is stuck, not slow: connecting gives up after 10 s, and a server that
-# does not answer is given up after 20.
+# A claim loop that began no turn for so long is stuck, not slow. It waits for an answer of the database for half
+# a lease at most, so a whole lease counts where that is longer.
 STUCK_SECONDS = 60.0
 
 
@@ -31,12 +31,13 @@ class Health:
         worker: "Worker",
         *,
         facts: Mapping[str, object] | None = None,
-        stuck_seconds: float = STUCK_SECONDS,
+        stuck_seconds: float | None = None,
     ) -> None:
         self.worker = worker
         # Where it works, as it was told at the start: a worker that polls a wrong database looks healthy.
         self.facts = dict(facts or {})
-        self.stuck_after = max(stuck_seconds, 3 * worker.settings.POLL_SECONDS)
+        chosen = worker.settings
+        self.stuck_after = stuck_seconds or max(STUCK_SECONDS, chosen.LEASE_SECONDS, 3 * chosen.POLL_SECONDS)
 
     @property
     def turn_age(self) -> float:

@@ -4,6 +4,7 @@
 --   bound   bigint  count no further
 --
 -- Scope:  tenant
+-- Plan:   hot
 -- Rows:   one per queue, by name: id, queue, ageing_seconds, lease_seconds, ready, scheduled, running, failed,
 --         dead_letter (each at most bound), and the age of the oldest ready job in seconds (null: none).
 -- Locks:  none.
@@ -11,6 +12,8 @@
 --
 -- Running, failed and dead-lettered jobs have no index by queue: up to the bound of them are read once, the
 -- newest first, and told apart here.
+--
+-- What is counted is ordered as its index is: up to the bound in no order, the planner would rather read the table.
 with running as materialized (
     select queue_id, count(*) as total
     from (
@@ -58,6 +61,7 @@ select
             where job.queue_id = queue.id
               and job.status = 2 /* ready */
               and (%(tenant)s::text is null or job.tenant_id = %(tenant)s::text)
+            order by job.priority desc, job.ready_at
             limit %(bound)s
         ) as counted
     ) as ready,
@@ -69,6 +73,7 @@ select
             where job.queue_id = queue.id
               and job.status = 0 /* scheduled */
               and (%(tenant)s::text is null or job.tenant_id = %(tenant)s::text)
+            order by job.available_at
             limit %(bound)s
         ) as counted
     ) as scheduled,

@@ -28,7 +28,7 @@ from pgbroker.overview import list_failing
 from pgbroker.policy.backoff import Backoff
 from pgbroker.states import Status
 from pgbroker.tenancy import scope_all, tenant_context
-from tests.support.jobs import LEASE, completed, guards_off
+from tests.support.jobs import LEASE, completed, guards_off, queue_id, type_id
 from tests.support.plans import (
     World,
     analyze,
@@ -196,3 +196,27 @@ def test_what_fails_is_found_without_reading_what_went_well(session, explained):
 
     (plan,) = explained.plans
     assert buffers(plan) < pages / 3
+
+
+def test_depths_are_counted_up_to_their_bound_and_by_an_index(session, explained):
+    """A deep queue among others: counted in no order, each of the others would cost a look at the whole table."""
+    with explained.paused(), guards_off(), connection.cursor() as cursor:
+        cursor.execute(
+            "insert into pgbroker.job (id, queue_id, job_type_id, tenant_id, status, ready_at, available_at) "
+            "select pgbroker.uuid7_1(), %s, %s, 'tenant-' || n %% 3, n %% 2 * 2, "
+            "case when n %% 2 = 1 then statement_timestamp() end, "
+            "case when n %% 2 = 0 then statement_timestamp() + interval '1 day' end "
+            "from generate_series(1, 50000) as n",
+            [queue_id(), type_id()],
+        )
+        queue_id("plans-shallow")
+        analyze()
+
+    for scope in (scope_all(), tenant_context("tenant-1")):
+        with scope:
+            reports.list_depths(using="default")
+            reports.list_depths(using=session)
+
+    assert len(explained.plans) == 4
+    for plan in explained.plans:
+        assert "Seq Scan" not in ways(plan)
