@@ -209,7 +209,7 @@ def commands() -> str:
 def _flags(parser: argparse.ArgumentParser, without: set[str]) -> str:
     rows = []
     for action in parser._actions:
-        if action.dest in without:
+        if action.dest in without or action.help == argparse.SUPPRESS:
             continue
         value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
         shown = " ".join(filter(None, [*action.option_strings[:1], str(value)]))

@@ -129,7 +129,11 @@ class Settings:
     )
     SAMPLE_SECONDS: float = _key(15.0, _seconds(1, 86400), "How often the depth of the queues is recorded.")
     MAX_ATTEMPTS: int = _key(5, _whole(1, 10_000), "Attempts a job gets when its type does not say.")
-    MAX_CRASHES: int = _key(3, _whole(1, 10_000), "Lost workers after which a job becomes a dead letter.")
+    MAX_CRASHES: int = _key(
+        3,
+        _whole(1, 10_000),
+        "Lost workers or child processes after which a job is a dead letter.",
+    )
     BACKOFF: Backoff = _key(  # noqa: RUF009
         _BACKOFF, _backoff, "Wait before a retry: seconds, or a mapping of base, factor, cap and jitter."
     )

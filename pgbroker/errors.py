@@ -349,6 +349,18 @@ class PortUnavailable(PgBrokerError):
         )
 
 
+class ChildCrashed(PgBrokerError):
+    """The child process that ran an attempt ended under it, by a signal or an exit; the worker lives."""
+
+    code = "child_crashed"
+
+
+class ChildrenUnavailable(PgBrokerError):
+    """Child processes cannot be made, or end before they are ready; the worker ends."""
+
+    code = "children_unavailable"
+
+
 class AttemptsExhausted(PgBrokerError):
     """The job used its last attempt and became a dead letter."""
 

@@ -42,8 +42,8 @@ class SettledAttempt(NamedTuple):
     An attempt whose outcome was written.
 
     *outcome* tells how the attempt ended (completed, failed, timed_out, crashed, cancelled, snoozed), *status*
-    where that left the job: scheduled when it will be tried again. *exception* is there in the process in which
-    the handler raised it.
+    where that left the job: scheduled when it will be tried again. *exception* is what the handler raised; of a
+    child process it is a stand-in, whose text is the traceback from there.
     """
 
     job_id: UUID

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from django.apps import apps
 from django.conf import settings as django_settings
@@ -33,6 +33,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 BackoffCallable = Callable[[BaseException, "TaskResult[..., Any]"], float | timedelta]
+# Where a handler runs: in the worker's own process (async ones on its event loop), or in a child of it.
+EXECUTORS = ("thread", "process")
 BACKEND = "pgbroker.backend.PgBrokerBackend"
 
 
@@ -47,6 +49,7 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     type_name: str = ""
     version: int = 1
     aliases: tuple[str, ...] = ()
+    executor: str | None = None
     max_attempts: int | None = None
     backoff: Backoff | BackoffCallable | None = None
     timeout: timedelta | None = None
@@ -163,6 +166,8 @@ class JobType(NamedTuple):
             declared["timeout"] = self.task.timeout.total_seconds()
         if self.task.tags:
             declared["tags"] = list(self.task.tags)
+        if self.task.executor is not None:
+            declared["executor"] = self.task.executor
         return declared
 
 
@@ -282,6 +287,7 @@ def job(
     tags: Iterable[str] = (),
     version: int = 1,
     aliases: Iterable[str] = (),
+    executor: Literal["thread", "process"] | None = None,
     takes_context: bool = False,
     backend: str = DEFAULT_TASK_BACKEND_ALIAS,
 ) -> Callable[[Callable[P, R]], JobTask[P, R]]: ...
@@ -299,6 +305,7 @@ def job(
     tags: Iterable[str] = (),
     version: int = 1,
     aliases: Iterable[str] = (),
+    executor: Literal["thread", "process"] | None = None,
     takes_context: bool = False,
     backend: str = DEFAULT_TASK_BACKEND_ALIAS,
 ) -> Any:
@@ -308,7 +315,9 @@ def job(
     *name* is the registry key (default `app_label.function`), *aliases* its former keys. *version* rises
     when the meaning of the arguments changes: older workers leave newer jobs alone. *backoff* is
     seconds, a mapping, a `Backoff`, or a callable of (exception, task_result). *timeout* limits one
-    attempt. *tags* are those of a job whose call gives none. Raises `InvalidOption` where it is written.
+    attempt. *tags* are those of a job whose call gives none. *executor* is "process" for a child process,
+    "thread" for the worker's own (async handlers: its event loop), default what the worker says. Raises
+    `InvalidOption` where it is written.
     """
     declared: dict[str, Any] = {
         "type_name": "" if name is None else checked_name("name", name),
@@ -320,6 +329,7 @@ def job(
         "tags": tags,
         "version": version,
         "aliases": tuple(aliases),
+        "executor": executor,
         "takes_context": takes_context,
         "backend": backend,
         "lenient": False,
@@ -329,6 +339,12 @@ def job(
         return JobTask(func=handler, run_after=None, **declared)
 
     return declare(function) if function is not None else declare
+
+
+def _one_of_executors(field_name: str, value: object) -> str:
+    if value not in EXECUTORS:
+        raise InvalidOption(field_name, f"is {value!r}", f"Choose one of: {', '.join(EXECUTORS)}.")
+    return str(value)
 
 
 def _declared_backoff(field_name: str, value: Any) -> Any:
@@ -342,6 +358,7 @@ _DECLARED: dict[str, Callable[[str, Any], Any]] = {
     "timeout": lambda name, value: None if value is None else duration(name, value),
     "tags": checked_tags,
     "version": lambda name, value: whole(name, value, 1, 2**31 - 1),
+    "executor": lambda name, value: None if value is None else _one_of_executors(name, value),
     "aliases": lambda name, value: tuple(checked_name(name, alias) for alias in value),
 }
 

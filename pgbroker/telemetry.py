@@ -40,6 +40,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "attempt.reaped": (logging.WARNING, "lease expired: the attempt was taken back"),
     "attempt.released": (logging.INFO, "attempt handed back unharmed"),
     "attempt.abandoned": (logging.WARNING, "handler ignored its stop signal and was abandoned"),
+    "attempt.killed": (logging.WARNING, "handler did not stop in time and its child process was killed"),
     "job.unknown_type": (
         logging.WARNING,
         "job of a type this worker has not loaded was put back; declare it in jobs.py or tasks.py of an installed "
@@ -57,6 +58,14 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a handler waited for an answer that the server does not owe it; its connection was cut",
     ),
     "worker.loop_failed": (logging.ERROR, "a worker loop failed and will try again"),
+    "worker.too_large": (
+        logging.WARNING,
+        "worker holds more memory than --max-rss and drains to be started again",
+    ),
+    "process.started": (logging.INFO, "worker process started by its parent"),
+    "process.ended": (logging.INFO, "worker process ended"),
+    "process.died": (logging.WARNING, "worker process ended without being asked to"),
+    "children.failed": (logging.ERROR, "a child process could not be made; will try again"),
     "notify.failed": (logging.WARNING, "wake-up could not be sent; polling finds the jobs"),
     "body.left": (logging.WARNING, "a body stays in the storage, though perhaps no row names it"),
     "job.over_long": (

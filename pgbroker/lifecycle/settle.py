@@ -5,15 +5,19 @@ from itertools import groupby
 from typing import Any
 
 from pgbroker import db
+from pgbroker.conf import settings
 from pgbroker.outcomes import Ended, Settled
 
 
-def settle(outcomes: Sequence[Ended], *, using: str | db.Session = "default") -> list[Settled]:
+def settle(
+    outcomes: Sequence[Ended], *, max_crashes: int | None = None, using: str | db.Session = "default"
+) -> list[Settled]:
     """
     Record how attempts ended and let each row decide where its job goes.
 
     Returns the decisions. An attempt that is not among them was lost: its lease had passed on, and
-    nothing about it changed. One statement for each worker id among the leases, which is one.
+    nothing about it changed. A job that crashed its child *max_crashes* times (default: `MAX_CRASHES`) is a
+    dead letter. One statement for each worker id among the leases, which is one.
     """
     ordered = sorted(outcomes, key=lambda ended: (ended.lease.worker_id.int, ended.lease.job_id.int))
     decisions: list[Settled] = []
@@ -38,6 +42,7 @@ def settle(outcomes: Sequence[Ended], *, using: str | db.Session = "default") ->
                 "results": _column(batch, lambda ended: ended.result),
                 "bodies": _column(batch, lambda ended: ended.result_body),
                 "logs": _column(batch, lambda ended: ended.log_tail),
+                "max_crashes": settings().MAX_CRASHES if max_crashes is None else max_crashes,
             },
             Settled._make,
             using=using,

@@ -21,6 +21,8 @@ from pgbroker.tenancy import checked_tenant, scope_all, tenant_context
 T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZES = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_LARGEST_SIZE = 2**50
 MOST_IDS = 10_000
 
 
@@ -150,6 +152,10 @@ class Arguments:
             name, lambda flag, value: whole(flag, _number(value, int), smallest, largest), default
         )
 
+    def size(self, name: str, smallest: int) -> int | None:
+        """Return a number of bytes: a whole number with K, M or G."""
+        return self._read(name, lambda flag, value: _size(flag, value, smallest), None)
+
     def setting(self, name: str, key: str) -> float | None:
         """Return a number that overrides the setting *key*, within what the setting allows."""
         check: Callable[[str, Any], float | None] = KEYS[key].metadata["check"]
@@ -243,6 +249,16 @@ def _number(value: Any, kind: type[int] | type[float]) -> Any:
         return kind(value)
     except ValueError:
         return value
+
+
+def _size(flag: str, value: Any, smallest: int) -> int:
+    found = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+    size = int(found[1]) * _SIZES[found[2].upper()] if found else 0
+    if not smallest <= size <= _LARGEST_SIZE:
+        raise InvalidOption(
+            flag, f"is {value!r}", f"Give a size such as 512M or 2G, at least {smallest // _SIZES['M']}M."
+        )
+    return size
 
 
 def _duration(flag: str, value: Any) -> timedelta:

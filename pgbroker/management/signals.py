@@ -13,10 +13,12 @@ class StopSignals:
     """
     The first signal stops: at once while the process starts and holds nothing, by *stop* once it runs.
 
-    The second ends the process on the spot (1): what it held comes back when its leases end.
+    The second ends the process on the spot (1): what it held comes back when its leases end. Not under a
+    parent (*patient*): there each of them may send the same one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool = False) -> None:
+        self.patient = patient
         self._count = 0
         self._stop: Callable[[], None] | None = None
 
@@ -34,6 +36,8 @@ class StopSignals:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
+        if self._count > 1 and self.patient:
+            return
         if self._count > 1:
             os.write(2, b"pgbroker: second signal, exiting at once\n")
             os._exit(1)

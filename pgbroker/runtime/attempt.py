@@ -5,12 +5,12 @@ import random
 import time
 from collections import deque
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgbroker.bodies import row_limit
 from pgbroker.conf import Settings
 from pgbroker.context import JobContext, Stop, StopReason, running_result
-from pgbroker.errors import AttemptCancelled, AttemptTimedOut, InvalidOption, PgBrokerError
+from pgbroker.errors import AttemptCancelled, AttemptTimedOut, ChildCrashed, InvalidOption, PgBrokerError
 from pgbroker.lease import Lease
 from pgbroker.options import LONGEST_TIMEOUT
 from pgbroker.outcomes import Discard, Ended, Retry, Snooze
@@ -20,6 +20,9 @@ from pgbroker.policy.error_text import bounded, describe_exception
 from pgbroker.registry import JobType
 from pgbroker.runtime.log_tail import log_tail
 from pgbroker.states import AttemptState
+
+if TYPE_CHECKING:
+    from pgbroker.runtime.executors.base import Executor
 
 # What an attempt that raised after it was asked to stop is recorded as.
 _STOPPED_AS = {"cancelled": AttemptState.CANCELLED, "timed_out": AttemptState.TIMED_OUT}
@@ -53,6 +56,7 @@ class Attempt:
         "abandoned",
         "claimed_at",
         "error",
+        "executor",
         "handle",
         "job_type",
         "lease",
@@ -66,6 +70,8 @@ class Attempt:
         "timeout",
         "told",
     )
+    # Who runs it; set before the board gives it a slot.
+    executor: "Executor"
 
     def __init__(self, lease: Lease, job_type: JobType, claimed_at: float, settings: Settings) -> None:
         self.lease = lease
@@ -111,11 +117,6 @@ class Attempt:
     def is_open(self) -> bool:
         """True while nobody has decided the outcome."""
         return bool(self._open)
-
-    @property
-    def is_async(self) -> bool:
-        """True when the handler is a coroutine function."""
-        return self.job_type.is_async
 
     def context(self) -> JobContext:
         """Make what the handler gets as its first argument."""
@@ -230,6 +231,16 @@ class Attempt:
         return self._ended(
             AttemptState.TIMED_OUT,
             delay=self.backoff(error, settings),
+            error_code=error.code,
+            error=str(error),
+        )
+
+    def crashed(self, error: ChildCrashed, settings: Settings) -> Ended:
+        """Record an attempt whose process ended under it; the first crash of a job is tried again at once."""
+        self.error = error
+        return self._ended(
+            AttemptState.CRASHED,
+            delay=self.backoff(error, settings) if self.lease.crash_count else timedelta(0),
             error_code=error.code,
             error=str(error),
         )

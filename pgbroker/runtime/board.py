@@ -25,6 +25,8 @@ class Board:
         # By the integer of the job's id, which Python hashes and compares several times as fast as a UUID.
         self._attempts: dict[int, Attempt] = {}
         self._waiting: deque[Attempt] = deque()
+        # Of those that are held, the ones that lie with whoever will run them.
+        self._ahead = 0
         self._running = 0
         self._stuck = 0
         self.closed = False
@@ -42,7 +44,7 @@ class Board:
     @property
     def held(self) -> int:
         """How many attempts are claimed and do not run yet."""
-        return len(self._waiting)
+        return len(self._waiting) + self._ahead
 
     @property
     def stuck(self) -> int:
@@ -52,7 +54,7 @@ class Board:
     @property
     def idle(self) -> int:
         """How many slots have nothing to do and nothing waiting for them."""
-        return max(0, self.slots - self._running - len(self._waiting))
+        return max(0, self.slots - self._running - self.held)
 
     @property
     def size(self) -> int:
@@ -85,8 +87,13 @@ class Board:
                     self._waiting.appendleft(attempt)
                 else:
                     self._waiting.append(attempt)
-            while self._waiting and self._running < self.slots and not self.closed:
-                starting.append(self._next())
+            starting += self._fill()
+        return starting
+
+    def _fill(self) -> list[Attempt]:
+        starting: list[Attempt] = []
+        while self._waiting and self._running < self.slots and not self.closed:
+            starting.append(self._next())
         return starting
 
     def _next(self) -> Attempt:
@@ -95,8 +102,12 @@ class Board:
         attempt.started = time.monotonic()
         return attempt
 
-    def next_after(self, attempt: Attempt) -> Attempt | None:
-        """Free the slot of an attempt whose handler has returned, and return what runs in it next."""
+    def next_after(self, attempt: Attempt, ahead: Attempt | None = None) -> Attempt | None:
+        """
+        Free the slot of an attempt whose handler has returned, and return what runs in it next.
+
+        With *ahead* that is it: it lies where this one ran, and has begun for all one knows.
+        """
         following: Attempt | None = None
         with self._lock:
             if attempt.abandoned:
@@ -105,13 +116,33 @@ class Board:
             else:
                 assert not attempt.returned
                 self._running -= 1
-                if self._waiting and self._running < self.slots and not self.closed:
+                if ahead is not None:
+                    self._ahead -= 1
+                    self._running += 1
+                    ahead.started = time.monotonic()
+                    following = ahead
+                elif self._waiting and self._running < self.slots and not self.closed:
                     following = self._next()
             attempt.returned = True
-            room = len(self._waiting) <= self.low_water
+            room = len(self._waiting) + self._ahead <= self.low_water
         if room:
             self.on_room()
         return following
+
+    def take_ahead(self, may_go: Callable[[Attempt], bool]) -> Attempt | None:
+        """Let the next in the line lie where it will run, if it *may_go*; it is held as before."""
+        with self._lock:
+            if self.closed or not self._waiting or not may_go(self._waiting[0]):
+                return None
+            self._ahead += 1
+            return self._waiting.popleft()
+
+    def give_back(self, attempts: list[Attempt]) -> list[Attempt]:
+        """Put attempts that lay ahead first in the line again; returns what may start now."""
+        with self._lock:
+            self._ahead -= len(attempts)
+            self._waiting.extendleft(reversed(attempts))
+            return self._fill()
 
     def abandon(self, attempt: Attempt) -> Attempt | None:
         """Give up a running handler that does not stop: its slot is free, its thread is not. Returns the next."""

@@ -286,7 +286,7 @@ class Claimer:
             ),
             quick=self.worker.pace.quick_types() if hold else (),
             max_crashes=settings.MAX_CRASHES,
-            suspects=0 if self._suspect else 1,
+            suspects=self._suspects_wanted(idle + hold),
             bounds={} if full else lane.bounds,
             using=self.session,
         )
@@ -305,9 +305,15 @@ class Claimer:
                 )
             self.worker.take_in(leases, began)
             for lease in leases:
-                if lease.is_suspect(settings.MAX_CRASHES):
+                if not self.worker.executors.all_in_children and lease.is_suspect(settings.MAX_CRASHES):
                     self._note_suspect(lease, lane)
         return len(leases)
+
+    def _suspects_wanted(self, most: int) -> int:
+        """Return how many suspects a claim may take: one at a time where a crash takes the neighbours along."""
+        if self.worker.executors.all_in_children:
+            return most
+        return 0 if self._suspect else 1
 
     def _note_suspect(self, lease: Lease, lane: Lane) -> None:
         self._suspects_taken += 1
@@ -336,6 +342,7 @@ class Claimer:
         stopped = pauses(using=self.session)
         if not stopped:
             return
+        self.worker.executors.processes.recall()
         board = self.worker.board
         paused = [
             attempt

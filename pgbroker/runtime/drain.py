@@ -27,8 +27,8 @@ def drain(worker: "Worker") -> None:
     """
     End a worker in good order; returns when everything is settled or handed back.
 
-    What still runs after `SHUTDOWN_TIMEOUT_SECONDS` is cancelled (async) or given up (threads) and
-    released unharmed: it starts elsewhere at once, and what it reports here is refused. Heartbeats go
+    What still runs after `SHUTDOWN_TIMEOUT_SECONDS` is killed (child processes), cancelled (async) or given up
+    (threads) and released unharmed: it starts elsewhere at once, and what it reports here is refused. Heartbeats go
     on to the end.
     """
     worker.draining = True
@@ -44,6 +44,7 @@ def drain(worker: "Worker") -> None:
     if not worker.services["upkeep"].is_alive():
         _try(lambda: worker.upkeep.leader.resign(using=session), session)
     worker.board.close()
+    worker.executors.processes.recall()
     # Those too that the last claim brought.
     _tell_handlers(worker)
     _try(lambda: worker.release(worker.board.take_back_waiting(), code="drain", using=session), session)
@@ -56,9 +57,8 @@ def drain(worker: "Worker") -> None:
     for name in ("settle", "heartbeat", "listen"):
         _join(worker, name, 5.0)
     worker.leftovers.end(LEFTOVER_SECONDS)
-    worker.left_running = worker.board.running + worker.board.stuck + worker.event_loop.strays
-    worker.event_loop.stop()
-    worker.threads.stop()
+    worker.left_running = worker.board.running + worker.board.stuck + worker.executors.strays
+    worker.executors.stop()
     _try(lambda: goodbye(worker, session), session)
     if (exclusive := worker.exclusive) is not None:
         _try(lambda: exclusive.give_back(session), session)
@@ -66,11 +66,11 @@ def drain(worker: "Worker") -> None:
 
 
 def _tell_handlers(worker: "Worker") -> None:
-    for attempt in worker.board.attempts():
-        attempt.stop.shutting_down = True
+    worker.executors.tell_shutting_down(worker.board.attempts())
 
 
 def _release_what_runs(worker: "Worker", session: Session) -> None:
+    worker.executors.processes.end_all()
     left = [attempt for attempt in worker.board.attempts() if attempt.is_open]
     if not left:
         return

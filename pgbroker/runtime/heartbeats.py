@@ -1,13 +1,16 @@
 """Heartbeats: renew the worker's row and its leases, and hear which attempts must stop."""
 
+import os
 import random
+import socket
 import time
 from datetime import timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from pgbroker import __version__
 from pgbroker.db import Session
-from pgbroker.lifecycle.beat import beat
+from pgbroker.lifecycle.beat import WorkerState, beat
 from pgbroker.lifecycle.heartbeat import Held, heartbeat
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ class Heartbeats:
         self.renewed_at = started
         # The leases first: who locks the table of workers must not end healthy work. The row's lease is the
         # shortest: when a job of a dead worker is taken back, its row has been silent for long enough to tell.
-        beat(worker.state(), lease=worker.shortest_lease, using=self.session)
+        beat(state_of(worker), lease=worker.shortest_lease, using=self.session)
         if worker.exclusive is not None and not worker.exclusive.renew(self.session):
             worker.lose_name()
         self._beaten = True
@@ -84,6 +87,22 @@ class Heartbeats:
                 self.worker.stop_attempt(attempt, "lease_lost")
 
 
+def state_of(worker: "Worker") -> WorkerState:
+    """Return what the worker's row tells."""
+    return WorkerState(
+        worker_id=worker.id,
+        name=worker.name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        queues=sorted(worker.claimer.by_name),
+        slots=worker.board.slots,
+        running=worker.board.running,
+        held=worker.board.held,
+        draining=worker.draining,
+    )
+
+
 def goodbye(worker: "Worker", session: Session) -> None:
     """Tell with a last beat that the worker has stopped."""
-    beat(worker.state()._replace(stopped=True, draining=True), lease=timedelta(0), using=session)
+    beat(state_of(worker)._replace(stopped=True, draining=True), lease=timedelta(0), using=session)

@@ -24,6 +24,13 @@ class WorkerOptions:
     heartbeat_file: str | None = None
     name: str | None = None
     metrics_port: int | None = None
+    # Where jobs run whose type does not say: "thread" or "process".
+    executor: str = "thread"
+    max_jobs_per_child: int | None = None
+    # Of this process, and of each child.
+    max_rss: int | None = None
+    # The process that started this one and restarts it; without it there is nobody to work for.
+    parent_pid: int | None = None
 
 
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,100}")

@@ -14,15 +14,15 @@ from uuid import UUID
 import psycopg
 from django.db import connections
 
-from pgbroker import __version__, telemetry
+from pgbroker import telemetry
 from pgbroker.context import StopReason
 from pgbroker.db import Session
 from pgbroker.errors import UndecodableArgument
 from pgbroker.ids import new_id
 from pgbroker.lease import Lease
-from pgbroker.lifecycle.beat import WorkerState
 from pgbroker.outcomes import Ended
 from pgbroker.policy.prefetch import Pace
+from pgbroker.policy.restarts import RECYCLE
 from pgbroker.registry import JobType
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.board import Board
@@ -30,8 +30,9 @@ from pgbroker.runtime.catalogue import Catalogue
 from pgbroker.runtime.claimer import Claimer
 from pgbroker.runtime.drain import drain
 from pgbroker.runtime.exclusive import ExclusiveName
-from pgbroker.runtime.executors.event_loop import EventLoopExecutor
-from pgbroker.runtime.executors.threads import ThreadExecutor
+from pgbroker.runtime.executors.choice import Executors
+from pgbroker.runtime.executors.nursery import Nursery
+from pgbroker.runtime.finished import is_finished
 from pgbroker.runtime.handback import HandBack
 from pgbroker.runtime.heartbeats import Heartbeats
 from pgbroker.runtime.isolation import LogTail, losses
@@ -49,8 +50,6 @@ from pgbroker.states import AttemptState
 
 __all__ = ["RECYCLE", "Worker", "WorkerOptions"]
 
-RECYCLE = 75
-
 
 class Worker:
     """
@@ -60,7 +59,7 @@ class Worker:
     that handlers open. Each start is a new id, never reused: the fence depends on it.
     """
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, nursery: Nursery | None = None) -> None:
         self.options = options
         self.settings = effective_settings(options)
         self.id: UUID = new_id()
@@ -91,8 +90,7 @@ class Worker:
         self.watchdog = Watchdog(self)
         self.leftovers = Leftovers(self)
         self.severed = Severed(self)
-        self.threads = ThreadExecutor(self)
-        self.event_loop = EventLoopExecutor(self)
+        self.executors = Executors(self, nursery)
         self.services = {
             "claim": self._service("claim", self._claim_step, on_trouble=self.claimer.trust_nothing),
             "settle": self._service("settle", self.settler.step),
@@ -154,6 +152,7 @@ class Worker:
         """Start the loops; returns at once."""
         self.pid = os.getpid()
         self.severed.watch()
+        self.executors.open()
         if self.settings.MAX_LOG_BYTES:
             import logging
 
@@ -185,7 +184,7 @@ class Worker:
         """Wait until told to stop, or done, then drain; returns the exit code."""
         try:
             while not self._stop.wait(0.2):
-                if self._is_finished():
+                if is_finished(self):
                     break
         finally:
             drain(self)
@@ -218,14 +217,6 @@ class Worker:
         self.exit_code = 1
         self.stop()
 
-    def _is_finished(self) -> bool:
-        if self.board.stuck > self.board.slots:
-            self.recycle()
-            return True
-        if self.jobs_left() == 0 and self.board.size == 0:
-            return True
-        return self.options.burst and self.claimer.dry and self.board.size == 0
-
     def jobs_left(self) -> int | None:
         """Return how many jobs it may still claim, or None without `--max-jobs`."""
         if self.options.max_jobs is None:
@@ -238,6 +229,8 @@ class Worker:
         now = time.monotonic()
         self._touch_heartbeat_file(now)
         self.catalogue.refresh_queues_if_due(now)
+        if self.executors.processes.is_warming:
+            return 1.0
         wait = self.claimer.step()
         # The loop turns at least once a second where somebody watches it turn.
         return min(wait, 1.0) if self.options.heartbeat_file else wait
@@ -278,6 +271,7 @@ class Worker:
                 try:
                     attempt = Attempt(lease, job_type, now, self.settings)
                     attempt.leased_from = asked_at
+                    attempt.executor = self.executors.of(job_type)
                     attempt.seconds_to_deadline()
                 except Exception as error:
                     # One row that says what no code of ours would: it fails, and the others go on.
@@ -289,7 +283,7 @@ class Worker:
         # Counted once they are on the board: with none left to claim and none on the board it would end.
         self.claimed_count += len(known)
         try:
-            self.start_all(starting)
+            self.executors.start_all(starting)
         except RuntimeError as error:
             # No more threads can be made: those attempts have slots and nobody who runs them.
             self.fail(error)
@@ -321,20 +315,9 @@ class Worker:
         self.claimed_count += 1
         self.report(attempt, attempt.undecodable(told, self.settings))
 
-    def start_all(self, attempts: list[Attempt]) -> None:
-        """Start attempts that the board gave a slot."""
-        for attempt in attempts:
-            if attempt.is_async:
-                self.watchdog.watch(attempt)
-            else:
-                self.start(attempt)
-        self.event_loop.start_many([attempt for attempt in attempts if attempt.is_async])
-
     def start(self, attempt: Attempt) -> None:
         """Start one attempt that the board gave a slot."""
-        self.watchdog.watch(attempt)
-        executor = self.event_loop if attempt.is_async else self.threads
-        executor.start(attempt)
+        self.executors.start_all([attempt])
 
     def tell_started(self, attempt: Attempt) -> None:
         """Tell that a handler is about to be called."""
@@ -356,12 +339,13 @@ class Worker:
         """Free the slot of an attempt whose handler is done; returns what runs next in it, to be started."""
         return self.board.next_after(attempt)
 
-    def finish(self, attempt: Attempt, ended: Ended) -> Attempt | None:
-        """Report and free the slot; what is returned is watched already if the same thread may run it."""
+    def finish(self, attempt: Attempt, ended: Ended, ahead: Attempt | None = None) -> Attempt | None:
+        """Report and free the slot; what is returned is for the same thread to run, which is to watch it."""
         self.report(attempt, ended)
-        following = self.board.next_after(attempt)
-        if following is not None and not following.is_async:
-            self.watchdog.watch(following)
+        following = self.board.next_after(attempt, ahead)
+        if following is not None and following.executor is not attempt.executor:
+            self.start(following)
+            return None
         return following
 
     def stop_attempt(self, attempt: Attempt, reason: StopReason) -> None:
@@ -379,7 +363,7 @@ class Worker:
         if attempt.started is None and self.board.withdraw(attempt):
             self.report(attempt, attempt.cancelled_unstarted(self.settings))
             return
-        (self.event_loop if attempt.is_async else self.threads).ask_to_stop(attempt)
+        attempt.executor.ask_to_stop(attempt)
 
     def abandon(self, attempt: Attempt) -> None:
         """Give a handler up that does not stop, and let the next one have its slot."""
@@ -400,21 +384,6 @@ class Worker:
         self.hand_back.release(attempts, code=code, using=using)
 
     # -------------------------------------------------------------- what others ask
-
-    def state(self) -> WorkerState:
-        """Return what the worker's row tells."""
-        return WorkerState(
-            worker_id=self.id,
-            name=self.name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
-            queues=sorted(self.claimer.by_name),
-            slots=self.board.slots,
-            running=self.board.running,
-            held=self.board.held,
-            draining=self.draining,
-        )
 
     def lease_time_of(self, queue_id: int) -> timedelta:
         """Return how long a claim or a heartbeat in this queue holds a job."""

@@ -22,9 +22,9 @@ class Watchdog:
     """
     Attempts in the order in which their time is up: asked to stop, then given up.
 
-    A thread cannot be killed. A handler that ignores its stop signal is settled as timed out, its slot
-    goes to another thread, and its late result is refused. It touches no database, so it also tells the
-    handlers whose leases ran out while the database, or this process, stood still.
+    A child process is killed then. A thread cannot be: a handler that ignores its stop signal is settled as
+    timed out, its slot goes to another thread, and its late result is refused. It touches no database, so it
+    also tells the handlers whose leases ran out while the database, or this process, stood still.
     """
 
     def __init__(self, worker: "Worker") -> None:
@@ -76,9 +76,15 @@ class Watchdog:
                 self._give_up(attempt)
             else:
                 self.worker.stop_attempt(attempt, "timed_out")
-                self._push(time.monotonic() + GRACE_SECONDS, True, attempt)
+                self.give_grace(attempt)
+
+    def give_grace(self, attempt: Attempt) -> None:
+        """Give an attempt that was asked to stop up after the grace, unless it has ended by then."""
+        self._push(time.monotonic() + GRACE_SECONDS, True, attempt)
 
     def _give_up(self, attempt: Attempt) -> None:
+        if attempt.executor.end_by_force(attempt):
+            return
         # Described before it is claimed: between the two nobody else could end it.
         ended = attempt.timed_out(self.worker.settings)
         if not attempt.end_once():

@@ -15,6 +15,7 @@
 --   results     text[]              ... result as JSON text, or the stub of a body
 --   bodies      text[]              ... name of a body that holds the result
 --   logs        text[]              ... tail of the log
+--   max_crashes  int                crashes after which a job is a dead letter
 --
 -- Scope:  all
 -- Plan:   hot
@@ -30,7 +31,7 @@
 -- one is a look-up all the same.
 --
 -- running -> completed, scheduled (retry, snooze), failed, dead_letter, cancelled. A cancel request wins over
--- whatever the handler then reports; its execution keeps what happened.
+-- whatever the handler then reports; its execution keeps what happened. A crash here is that of a child process.
 with outcome as materialized (
     select
         entry.*,
@@ -71,6 +72,8 @@ held as materialized (
             when outcome.state = 8 /* snoozed */ then 0 /* scheduled */
             when outcome.permanent then 11 /* failed */
             when outcome.dead then 12 /* dead_letter */
+            when outcome.state = 6 /* crashed */ and job.crash_count + 1 >= %(max_crashes)s
+                then 12 /* dead_letter */
             when job.attempt_count >= job.max_attempts then 12 /* dead_letter */
             when job.deadline_at < statement_timestamp() + outcome.wait then 11 /* failed */
             else 0 /* scheduled */
@@ -90,6 +93,7 @@ settled as (
         available_at = case when held.next_status = 0 /* scheduled */ then statement_timestamp() + held.wait end,
         finished_at = case when held.next_status >= 10 then statement_timestamp() end,
         max_attempts = max_attempts + (held.state = 8 /* snoozed */ and held.next_status = 0 /* scheduled */)::int,
+        crash_count = crash_count + (held.state = 6 /* crashed */)::int,
         worker_id = null,
         lease_expires_at = null
     from held

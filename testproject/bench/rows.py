@@ -10,6 +10,7 @@ from typing import Any
 # One a line, so that two additions do not meet.
 FAMILIES = (
     "drain",
+    "isolation",
     "orm",
     "enqueue",
     "pickup",

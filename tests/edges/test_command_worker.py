@@ -38,7 +38,12 @@ class Process:
     """A worker process and what it wrote."""
 
     def __init__(
-        self, log: Path, *flags: str, url: str | None = None, pgbroker: dict[str, Any] | None = None
+        self,
+        log: Path,
+        *flags: str,
+        url: str | None = None,
+        pgbroker: dict[str, Any] | None = None,
+        apps: str = "",
     ) -> None:
         self.log = log
         environment = {
@@ -47,6 +52,7 @@ class Process:
             **({"DATABASE_URL": url} if url else environment_of_processes()),
             "DJANGO_SETTINGS_MODULE": "tests.support.worker_settings",
             "TEST_PGBROKER": json.dumps(pgbroker or {}),
+            "TEST_APPS": apps,
         }
         with log.open("wb") as out:
             self.process = subprocess.Popen(
@@ -195,6 +201,13 @@ def test_a_database_without_migrations_ends_it_with_4(start):
         ({"poll_interval": "nan"}, "--poll-interval"),
         ({"shutdown_timeout": "-1"}, "--shutdown-timeout"),
         ({"max_jobs": "0"}, "--max-jobs"),
+        ({"max_jobs_per_child": "0"}, "--max-jobs-per-child"),
+        ({"max_rss": "512"}, "--max-rss"),
+        ({"max_rss": "much"}, "--max-rss"),
+        ({"max_rss": "2000000G"}, "--max-rss"),
+        ({"max_rss": "32M"}, "--max-rss"),
+        ({"processes": "65"}, "--processes"),
+        ({"processes": "2"}, "--processes"),
         ({"heartbeat_file": "/no/such/folder/file"}, "--heartbeat-file"),
         ({"heartbeat_file": "/"}, "--heartbeat-file"),
         ({"database": "nowhere"}, "--database"),
@@ -206,6 +219,43 @@ def test_each_flag_is_refused_by_name(flags, field):
 
     assert caught.value.returncode == 2
     assert str(caught.value).startswith(f"[invalid_option] {field} ")
+
+
+def test_a_limit_for_children_is_refused_where_nothing_runs_in_them(start):
+    worker = start("--max-jobs-per-child", "5")
+
+    assert worker.code() == 2
+    assert "[invalid_option] --max-jobs-per-child " in worker.said
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param([], id="alone"),
+        pytest.param(["--processes", "2"], id="under a parent", marks=pytest.mark.slow),
+    ],
+)
+def test_a_project_that_starts_threads_while_it_loads_is_not_forked(start, more):
+    """Every process is a fresh interpreter then, and the jobs are none the wiser."""
+    jobs = [enqueue(), enqueue(name="handlers.deaf", seconds=0)]
+
+    flags = ("--burst", "--queues", QUEUE, "--executor", "process", "--concurrency", "1", *more)
+    worker = start(*flags, apps="tests.support.threaded.Threaded")
+
+    assert worker.code() == 0, worker.said
+    assert {status(job) for job in jobs} == {Status.COMPLETED}
+    assert "Traceback" not in worker.said
+
+
+def test_a_worker_called_from_code_makes_children_without_forking_its_caller():
+    from tests.runtime import handlers
+
+    result = handlers.tell_pid.enqueue(1)
+
+    call_command("broker_worker", burst=True, queues="default", executor="process", concurrency=1)
+
+    result.refresh()
+    assert result.return_value != os.getpid()
 
 
 def test_a_worker_runs_in_process_too():

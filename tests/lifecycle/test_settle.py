@@ -85,6 +85,58 @@ def test_the_row_decides_where_the_job_goes(attempts, outcome, expected):
     assert attempt_states(lease.job_id) == [outcome["state"]]
 
 
+def crashed(lease, delay=timedelta(0)):
+    return ended(lease, AttemptState.CRASHED, delay=delay, error_code="child_crashed", error="gone")
+
+
+def test_a_crash_that_is_reported_is_counted_and_too_many_make_a_dead_letter():
+    lease = claimed(max_attempts=10)
+    statuses = []
+    for _ in range(3):
+        (decision,) = settle([crashed(lease)], max_crashes=3)
+        statuses.append((decision.status, row(lease.job_id).crash_count))
+        if decision.status == Status.SCHEDULED:
+            lease = claimed_again(lease)
+
+    assert statuses == [(Status.SCHEDULED, 1), (Status.SCHEDULED, 2), (Status.DEAD_LETTER, 3)]
+    assert attempt_states(lease.job_id) == [AttemptState.CRASHED] * 3
+    assert row(lease.job_id).finished_at is not None
+
+
+def test_crashes_that_were_reaped_and_reported_are_counted_together():
+    lease = claimed(max_attempts=10)
+    age(lease.job_id, only=["lease_expires_at"], hours=1)
+    reap_all()
+    lease = claimed_again(lease)
+
+    (decision,) = settle([crashed(lease)], max_crashes=2)
+
+    assert (decision.status, row(lease.job_id).crash_count) == (Status.DEAD_LETTER, 2)
+
+
+def test_the_setting_says_how_many_crashes_where_the_caller_does_not(settings):
+    settings.PGBROKER = {"MAX_CRASHES": 1}
+    lease = claimed(max_attempts=10)
+
+    assert settle_one(crashed(lease)).status == Status.DEAD_LETTER
+
+
+def test_only_a_crash_is_counted_as_one():
+    lease = claimed(max_attempts=10)
+
+    settle([failed(lease)], max_crashes=1)
+
+    assert (status(lease.job_id), row(lease.job_id).crash_count) == (Status.SCHEDULED, 0)
+
+
+def test_a_crash_of_a_job_that_was_asked_to_cancel_cancels_it():
+    lease = claimed()
+    cancel_many([lease.job_id], reason="enough")
+
+    assert settle_one(crashed(lease)).status == Status.CANCELLED
+    assert row(lease.job_id).crash_count == 1
+
+
 def test_a_retry_waits_for_its_delay_by_the_databases_clock():
     lease = claimed()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import math
 import os
 import re
+import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -536,3 +539,99 @@ def produce(context: JobContext, length: int, seconds: float = 0.0) -> str:
     effect("producing")
     time.sleep(seconds)
     return "x" * length
+
+
+# ------------------------------------------------------------------ child processes
+
+
+@job
+def segfault() -> None:
+    """End the process as a broken extension does."""
+    effect("enter")
+    ctypes.string_at(0)
+
+
+@job
+def kill_itself(number: int) -> None:
+    effect("enter")
+    os.kill(os.getpid(), number)
+    time.sleep(600)
+
+
+@job(executor="process")
+def die_in_child(code: int) -> None:
+    effect("enter")
+    os._exit(code)
+
+
+@job(executor="process")
+async def die_in_child_async(code: int) -> None:
+    await effect_async("enter")
+    os._exit(code)
+
+
+@job(executor="thread")
+def note_in_thread(what: str) -> None:
+    effect(what)
+
+
+@job
+def tell_pid(number: int) -> int:
+    return os.getpid()
+
+
+@job
+def grow(megabytes: int) -> int:
+    """Take memory and keep it."""
+    kept.append(b"x" * (1024**2 * megabytes))
+    return os.getpid()
+
+
+@job
+def leave_a_program(seconds: int) -> None:
+    """Start a program, and wait for it."""
+    program = subprocess.Popen(["sleep", str(seconds)])
+    effect("program", str(program.pid))
+    program.wait()
+
+
+@job
+def run_out_of_memory(megabytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (megabytes * 1024**2, resource.RLIM_INFINITY))
+    try:
+        bytearray(16 * megabytes * 1024**2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@job
+def enter_slowly(slow: bool) -> None:
+    """Quick as a rule; the first attempt of a slow one waits to be killed."""
+    lease = correlation.current_lease.get()
+    assert lease is not None
+    if slow and lease.attempt_count == 1:
+        effect("slow")
+        time.sleep(600)
+
+
+@job
+def die_slowly() -> None:
+    effect("enter")
+    lease = correlation.current_lease.get()
+    assert lease is not None
+    if lease.attempt_count == 1:
+        time.sleep(600)
+
+
+@job
+def meet(number: int) -> None:
+    """Wait until so many of its kind have begun."""
+    effect("meet")
+    until = time.monotonic() + 20
+    with connection.cursor() as cursor:
+        while time.monotonic() < until:
+            cursor.execute("select count(*) from public.runtime_effect where what = 'meet'")
+            if cursor.fetchone()[0] >= number:
+                return
+            time.sleep(0.05)
+    raise AssertionError("alone")

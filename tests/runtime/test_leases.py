@@ -262,7 +262,7 @@ def test_while_heartbeats_do_not_get_through_nothing_is_claimed(fleet: Fleet):
     finally:
         for session in worker.sessions.by_loop.values():
             session.drop()
-        worker.threads.stop()
+        worker.executors.threads.stop()
 
     assert [states_of(each) for each in ids] == [[AttemptState.COMPLETED]] * 2
 

@@ -96,6 +96,9 @@ class Zygote:
 
 def run_worker(spec: dict[str, Any]) -> None:
     """Be a worker, in the child: never returns."""
+    if spec["group"]:
+        # As a shell starts it in a terminal.
+        os.setpgid(0, 0)
     log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
@@ -115,8 +118,8 @@ def run_worker(spec: dict[str, Any]) -> None:
     connections.settings["default"].update(spec["database"])
     if spec["crash"] is not None:
         crash_at(**spec["crash"])
-    if not spec["handlers"]:
-        forget_handlers()
+    if not spec["handlers"] or spec["without"]:
+        forget_handlers(spec["without"])
     execute_from_command_line(["manage.py", "broker_worker", "--skip-checks", *spec["flags"]])
     # As any process ends: its threads are joined or abandoned by the interpreter.
     sys.exit(0)
@@ -137,14 +140,14 @@ def crash_at(nth: int, moment: str) -> None:
     db.fault = fault
 
 
-def forget_handlers() -> None:
-    """Be a release that does not have the tests' handlers."""
+def forget_handlers(keys: list[str]) -> None:
+    """Be a release that does not have these handlers; without *keys*, none of the tests'."""
     from pgbroker import registry
 
     registry._types._by_function = {
         function: task
         for function, task in registry._types._by_function.items()
-        if not function.__module__.startswith("tests.runtime")
+        if (task.key not in keys if keys else not function.__module__.startswith("tests.runtime"))
     }
     registry._types._by_key = None
 

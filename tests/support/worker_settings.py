@@ -9,5 +9,5 @@ from testproject import settings
 from testproject.settings import *  # noqa: F403
 from testproject.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.handlers"]
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.handlers", *os.environ.get("TEST_APPS", "").split()]
 PGBROKER = {**settings.PGBROKER, **json.loads(os.environ.get("TEST_PGBROKER", "{}"))}

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ from django.db import Error
 
 from pgbroker import backend, logs, reports
 from pgbroker.conf import settings
-from pgbroker.errors import UnknownQueue
+from pgbroker.errors import InvalidOption, UnknownQueue
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.management import exits
 from pgbroker.management.arguments import Arguments, add_database, checked, teach
 from pgbroker.management.signals import StopSignals
 from pgbroker.management.start import Target, limited_start, look_at
 from pgbroker.patience import limit_waits
-from pgbroker.registry import types
+from pgbroker.registry import EXECUTORS, types
+from pgbroker.runtime.executors.choice import needs_children
+from pgbroker.runtime.executors.nursery import Nursery
+from pgbroker.runtime.memory import resident_bytes
 from pgbroker.runtime.options import effective_settings
+from pgbroker.runtime.parent import Born, Parent, command_of, hear_signals, options_of
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.tenancy import scope_all
 from pgbroker.worker import answering
@@ -27,13 +32,16 @@ from pgbroker.worker import answering
 _log = logging.getLogger("pgbroker.worker")
 MOST_SLOTS = 1000
 MIN_START_SECONDS = 10.0
+MOST_PROCESSES = 64
+SMALLEST_RSS = 32 * 1024**2
 
 
 class Command(BaseCommand):
     help = (
         "Claim and run jobs until told to stop. SIGTERM or Ctrl-C drains: nothing more is claimed, running "
         "jobs end, the process exits with 0; a second one exits at once. Exit codes: 0 clean, 1 error, "
-        "2 configuration, 3 database unreachable at start, 4 migrations missing, 75 start me again."
+        "2 configuration, 3 database unreachable at start, 4 migrations missing, 75 start me again. "
+        "With --processes a parent starts the workers again, and exits with 0 once all have drained."
     )
     signals: StopSignals | None = None
 
@@ -50,6 +58,8 @@ class Command(BaseCommand):
 broker_worker                                     all queues, 8 jobs at once
 broker_worker --queues mail,reports --concurrency 20
 broker_worker --exclude-queues slow --lease-seconds 120
+broker_worker --executor process --max-rss 512M   each job in a child process
+broker_worker --processes 4                       four workers under one parent
 broker_worker --burst                             work off what is ready, then exit
 """,
         )
@@ -65,6 +75,25 @@ broker_worker --burst                             work off what is ready, then e
             metavar="NAME",
             help="Be the only worker of this name: a second start waits for one lease and fails if the first lives.",
         )
+        parser.add_argument(
+            "--executor",
+            choices=EXECUTORS,
+            default="thread",
+            help="Where jobs run whose type does not say: in this process, or in child processes of it.",
+        )
+        parser.add_argument(
+            "--max-jobs-per-child", metavar="N", help="Replace a child process after so many jobs."
+        )
+        parser.add_argument(
+            "--max-rss",
+            metavar="SIZE",
+            help="Memory (RSS, such as 512M or 2G) beyond which a child process is replaced between two jobs, "
+            "and a worker drains and exits with 75.",
+        )
+        parser.add_argument(
+            "--processes", metavar="N", default=1, help="Worker processes, under a parent that restarts them."
+        )
+        parser.add_argument("--parent-pid", type=int, help=SUPPRESS)
         parser.add_argument("--lease-seconds", metavar="S", help="Override LEASE_SECONDS; heartbeats follow.")
         parser.add_argument("--poll-interval", metavar="S", help="Override POLL_SECONDS.")
         parser.add_argument("--shutdown-timeout", metavar="S", help="Override SHUTDOWN_TIMEOUT_SECONDS.")
@@ -73,12 +102,13 @@ broker_worker --burst                             work off what is ready, then e
         parser.add_argument(
             "--heartbeat-file",
             metavar="PATH",
-            help="Touched each second while the claim loop turns, for probes.",
+            help="Touched each second while the claim loop turns, for probes; with --processes PATH.1, PATH.2, ….",
         )
         parser.add_argument(
             "--metrics-port",
             metavar="PORT",
-            help="Answer /metrics, /healthz and /readyz on this port of METRICS_HOST; 0: any free one. "
+            help="Answer /metrics, /healthz and /readyz on this port of METRICS_HOST; 0: any free one; with "
+            "--processes on this and those that follow. "
             "Default: METRICS_PORT.",
         )
         add_database(parser)
@@ -94,23 +124,60 @@ broker_worker --burst                             work off what is ready, then e
     def handle(self, *args: Any, **given: Any) -> None:
         with checked(given) as arguments:
             options = read(arguments)
+            processes = arguments.whole("processes", 1, MOST_PROCESSES, 1)
+            if processes > 1 and self.signals is None:
+                arguments.wrong("--processes", "was given to call_command()", "Run it from a command line.")
         log_somewhere(given["verbosity"])
+        logs.serve_logs()
+        backend.serve_signals()
+        if processes > 1:
+            options = self.be_parent(processes, options)
+        elif options.parent_pid is not None and self.signals is not None:
+            self.signals.patient = True
+        self.work(options)
+
+    def be_parent(self, processes: int, options: WorkerOptions) -> WorkerOptions:
+        """Start workers and exit once they have ended; returns in each of the workers, with its options."""
+        parent_pid = os.getpid()
+        parent = Parent(
+            processes,
+            finite=options.burst or options.max_jobs is not None,
+            drain_seconds=effective_settings(options).SHUTDOWN_TIMEOUT_SECONDS,
+            command=lambda number: command_of(options_of(number, options, parent_pid)),
+        )
+        try:
+            sys.exit(parent.run())
+        except Born as born:
+            self.signals = StopSignals(patient=True)
+            self.signals.install()
+            hear_signals()
+            return options_of(born.number, options, parent_pid)
+
+    def work(self, options: WorkerOptions) -> None:
+        """Be a worker until it has ended."""
         assert options.database is not None
         limit_waits()
-        with exits.errors_of_a_command(options.database), limited_start(start_seconds(options)):
-            target = look_at(options.database)
-            refuse_unknown_queues(options, options.database)
-            worker = Worker(options)
-            logs.serve_logs()
-            backend.serve_signals()
-            tell(target, options)
-            with answering(worker, facts=target.facts):
-                if self.signals is not None:
-                    self.signals.running(worker.stop)
-                try:
-                    code = worker.run()
-                except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
-                    code = 0
+        # Before there is a connection or a thread, so that it can be forked off. Not in call_command(): the process
+        # is not ours.
+        early = self.signals is not None and needs_children(options.executor)
+        nursery = Nursery.early() if early else None
+        try:
+            with exits.errors_of_a_command(options.database), limited_start(start_seconds(options)):
+                target = look_at(options.database)
+                refuse_unknown_queues(options, options.database)
+                refuse_too_little_memory(options)
+                worker = Worker(options, nursery)
+                tell(target, options)
+                with answering(worker, facts=target.facts):
+                    if self.signals is not None:
+                        self.signals.running(worker.stop)
+                    try:
+                        code = worker.run()
+                    except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
+                        code = 0
+        finally:
+            if nursery is not None:
+                nursery.close()
         if options.burst and not code:
             tell_what_is_left(options, options.database)
         if self.signals is not None and (code or worker.left_running):
@@ -132,7 +199,21 @@ def read(arguments: Arguments) -> WorkerOptions:
         )
     elif heartbeat_file and Path(heartbeat_file).is_dir():
         arguments.wrong("--heartbeat-file", f"is {heartbeat_file!r}, a folder", "Name a file.")
+    executor = arguments.given.get("executor") or "thread"
+    if needs_children(executor) and sys.platform != "linux":
+        arguments.wrong("--executor", "asks for child processes, which need Linux", "Run it in a container.")
+    per_child = arguments.whole("max_jobs_per_child", 1, 2**31 - 1)
+    if per_child is not None and not needs_children(executor):
+        arguments.wrong(
+            "--max-jobs-per-child",
+            "was given, but no job runs in a child process",
+            'Give --executor process, or declare jobs with executor="process".',
+        )
     return WorkerOptions(
+        executor=executor,
+        max_jobs_per_child=per_child,
+        max_rss=arguments.size("max_rss", SMALLEST_RSS),
+        parent_pid=arguments.given.get("parent_pid"),
         queues=queues,
         exclude_queues=exclude,
         concurrency=arguments.whole("concurrency", 1, MOST_SLOTS, 1),
@@ -165,6 +246,17 @@ def refuse_unknown_queues(options: WorkerOptions, alias: str) -> None:
             _log.warning("--exclude-queues leaves nothing out: %s", UnknownQueue(name, known).message)
 
 
+def refuse_too_little_memory(options: WorkerOptions) -> None:
+    """Raise, with exit code 2, for a limit that the process is beyond before its first job."""
+    holds = resident_bytes()
+    if options.max_rss is not None and holds >= options.max_rss:
+        raise InvalidOption(
+            "--max-rss",
+            f"is less than this process holds without a job ({holds // 1024**2 + 1}M)",
+            "Give it room for the jobs too.",
+        )
+
+
 def log_somewhere(verbosity: int) -> None:
     """Write pgbroker's lines to stderr where the project configured no logging for them."""
     log = logging.getLogger("pgbroker")
@@ -183,7 +275,7 @@ def tell(target: Target, options: WorkerOptions) -> None:
         queues += f" but {','.join(options.exclude_queues)}"
     _log.info(
         "starting: host=%s port=%s database=%s user=%s alias=%s server=%s migration=%s "
-        "queues=%s slots=%d notify=%s",
+        "queues=%s slots=%d executor=%s notify=%s",
         target.host,
         target.port,
         target.database,
@@ -193,6 +285,7 @@ def tell(target: Target, options: WorkerOptions) -> None:
         target.migration,
         queues,
         options.concurrency,
+        options.executor,
         settings().NOTIFY,
     )
     for warning in target.warnings:

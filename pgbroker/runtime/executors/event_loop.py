@@ -5,30 +5,23 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
-from pgbroker.errors import UndecodableArgument
-from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
-from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
-from pgbroker.runtime.calling import call_handler_async
+from pgbroker.runtime.attempt_run import Place, run_async
 from pgbroker.runtime.isolation import (
     IDLE_SECONDS,
     clean_connections,
     close_idle_connections,
-    end_if_forked,
     enter_empty,
     freshen_connections,
     losses,
 )
-
-if TYPE_CHECKING:
-    from pgbroker.outcomes import Ended
-    from pgbroker.runtime.supervisor import Worker
 
 _log = logging.getLogger("pgbroker.runtime")
 
@@ -56,8 +49,8 @@ class EventLoopExecutor:
     queries and connections are reused.
     """
 
-    def __init__(self, worker: "Worker") -> None:
-        self.worker = worker
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -69,16 +62,11 @@ class EventLoopExecutor:
         # The loop keeps weak references only: a task that nobody holds may vanish while it waits.
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, attempt: Attempt) -> None:
-        """Run an attempt; the board has given it a slot. From any thread."""
+    def start_many(self, attempts: Sequence[Attempt]) -> None:
+        """Run attempts with one wake-up of the loop; the board has given them slots. From any thread."""
         if threading.current_thread() is self._thread:
-            self._spawn(attempt)
+            self._spawn_many(attempts)
         else:
-            self._running_loop().call_soon_threadsafe(self._spawn, attempt)
-
-    def start_many(self, attempts: list[Attempt]) -> None:
-        """Run several attempts with one wake-up of the loop."""
-        if attempts:
             self._running_loop().call_soon_threadsafe(self._spawn_many, attempts)
 
     def ask_to_stop(self, attempt: Attempt) -> None:
@@ -86,6 +74,10 @@ class EventLoopExecutor:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._cancel, attempt)
+
+    def end_by_force(self, attempt: Attempt) -> bool:
+        """Do nothing, and say so."""
+        return False
 
     def stop(self) -> None:
         """End the loop; what still runs in it was cancelled or given up before."""
@@ -129,7 +121,7 @@ class EventLoopExecutor:
                 executor.shutdown(wait=False)
         loop.close()
 
-    def _spawn_many(self, attempts: list[Attempt]) -> None:
+    def _spawn_many(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
             self._spawn(attempt)
 
@@ -169,10 +161,10 @@ class EventLoopExecutor:
         if sensitive.cleaned_at <= losses.last_at:
             await self._clean(sensitive)
         attempt.handle = task
-        ended = await self._attempt(attempt)
+        ended = await run_async(attempt, self.place)
         attempt.handle = None
         # Told before the cleaning: a thread that the handler left at work may take long, or for ever.
-        self.worker.report(attempt, ended)
+        self.place.report(attempt, ended)
         if await self._clean(sensitive):
             self._contexts.append(sensitive)
             if not self._closing_idle:
@@ -180,9 +172,9 @@ class EventLoopExecutor:
                 asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_idle)
         else:
             self.strays += 1
-        following = self.worker.next_after(attempt)
+        following = self.place.next_after(attempt)
         if following is not None:
-            self.worker.start(following)
+            self.place.start(following)
 
     def _close_idle(self) -> None:
         """Let go of the connections of threads that no job has used for a while."""
@@ -201,33 +193,6 @@ class EventLoopExecutor:
         self._closing_idle = waiting
         if waiting:
             asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_idle)
-
-    async def _attempt(self, attempt: Attempt) -> "Ended":
-        settings = self.worker.settings
-        job_type = attempt.job_type
-        try:
-            if (stopped := attempt.stopped_before_it_ran()) is not None:
-                return attempt.failed(stopped, settings)
-            if attempt.lease.args_body is not None:
-                # In the thread of the job's sync parts: one that does not come back is given up with the job,
-                # and connections that the storage opens there are cleaned like the handler's.
-                await sync_to_async(fetch_arguments)(attempt)
-                if (stopped := attempt.stopped_before_it_ran()) is not None:
-                    return attempt.failed(stopped, settings)
-            self.worker.tell_started(attempt)
-            try:
-                args, kwargs = decode(job_type.signature, attempt.lease.args)
-            except UndecodableArgument as error:
-                return attempt.undecodable(error, settings)
-            ended = attempt.completed(await call_handler_async(attempt, args, kwargs), settings)
-            if is_too_large(ended, settings):
-                ended = await sync_to_async(save_result)(attempt, ended, settings)
-            return ended
-        except BaseException as error:
-            # A cancel, SystemExit and KeyboardInterrupt too: out of here they would end the loop.
-            return attempt.failed(error, settings)
-        finally:
-            end_if_forked(self.worker.pid)
 
     @staticmethod
     async def _clean(sensitive: "_JobThread") -> bool:

@@ -1,28 +1,18 @@
 """Threads for sync handlers."""
 
 import threading
+from collections.abc import Sequence
 from contextvars import Context
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from django.db import connections
 
-from pgbroker.errors import UndecodableArgument
-from pgbroker.payload import decode
 from pgbroker.runtime.attempt import Attempt
-from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
-from pgbroker.runtime.calling import call_handler
-from pgbroker.runtime.isolation import (
-    IDLE_SECONDS,
-    clean_connections,
-    close_idle_connections,
-    end_if_forked,
-    enter_empty,
-    freshen_connections,
-)
+from pgbroker.runtime.attempt_run import run
+from pgbroker.runtime.isolation import IDLE_SECONDS, close_idle_connections
 
 if TYPE_CHECKING:
-    from pgbroker.outcomes import Ended
     from pgbroker.runtime.supervisor import Worker
 
 
@@ -41,8 +31,12 @@ class ThreadExecutor:
         self._threads = 0
         self._idle = 0
 
-    def start(self, attempt: Attempt) -> None:
-        """Run an attempt as soon as a thread is free; the board has given it a slot."""
+    def start_many(self, attempts: Sequence[Attempt]) -> None:
+        """Run each as soon as a thread is free; the board has given it a slot."""
+        for attempt in attempts:
+            self._start(attempt)
+
+    def _start(self, attempt: Attempt) -> None:
         with self._lock:
             if self._idle > 0:
                 self._idle -= 1
@@ -53,6 +47,10 @@ class ThreadExecutor:
 
     def ask_to_stop(self, attempt: Attempt) -> None:
         """Do nothing more than the stop signal: a thread cannot be stopped from outside."""
+
+    def end_by_force(self, attempt: Attempt) -> bool:
+        """Do nothing, and say so."""
+        return False
 
     def stop(self) -> None:
         """End the threads that have nothing to do; the others are daemons."""
@@ -68,13 +66,12 @@ class ThreadExecutor:
                 while following is not None:
                     attempt = following
                     # An empty context for each: whatever the handler sets in it ends with it.
-                    ended = Context().run(self._attempt, attempt)
+                    ended = Context().run(run, attempt, self.worker)
                     following = self.worker.finish(attempt, ended)
                     if attempt.abandoned:
                         return
-                    if following is not None and following.is_async:
-                        self.worker.start(following)
-                        following = None
+                    if following is not None:
+                        self.worker.watchdog.watch(following)
                 with self._lock:
                     self._idle += 1
         finally:
@@ -87,29 +84,3 @@ class ThreadExecutor:
         except Empty:
             close_idle_connections()
             return self._queue.get()
-
-    def _attempt(self, attempt: Attempt) -> "Ended":
-        settings = self.worker.settings
-        job_type = attempt.job_type
-        enter_empty(attempt)
-        try:
-            if (stopped := attempt.stopped_before_it_ran()) is not None:
-                return attempt.failed(stopped, settings)
-            freshen_connections()
-            if attempt.lease.args_body is not None:
-                fetch_arguments(attempt)
-                if (stopped := attempt.stopped_before_it_ran()) is not None:
-                    return attempt.failed(stopped, settings)
-            self.worker.tell_started(attempt)
-            try:
-                args, kwargs = decode(job_type.signature, attempt.lease.args)
-            except UndecodableArgument as error:
-                return attempt.undecodable(error, settings)
-            ended = attempt.completed(call_handler(attempt, args, kwargs), settings)
-            return save_result(attempt, ended, settings) if is_too_large(ended, settings) else ended
-        except BaseException as error:
-            # SystemExit and KeyboardInterrupt too: out of here they would end the thread, and its slot.
-            return attempt.failed(error, settings)
-        finally:
-            end_if_forked(self.worker.pid)
-            clean_connections()
