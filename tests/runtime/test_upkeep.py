@@ -165,6 +165,35 @@ def test_a_standby_looks_near_by_once_it_has_looked_at_everything_and_the_leader
     assert status(lost) == Status.SCHEDULED
 
 
+def test_an_attempt_that_runs_for_too_long_is_told_once_and_left_alone(upkeep):
+    heard: list[dict] = []
+    unsubscribe = telemetry.subscribe(
+        lambda event, keys: heard.append(keys), wants=lambda event: event == "job.over_long"
+    )
+    slow, fine = enqueue_one(options={"timeout": 5}), enqueue_one(options={"timeout": 500})
+    claim_many(2)
+    age(slow, fine, only=["leased_at"], minutes=3)
+    for _ in range(3):
+        again(upkeep, "over_long")
+        work_off(upkeep)
+    unsubscribe()
+
+    assert [keys["job_id"] for keys in heard] == [slow]
+    assert heard[0]["duration_seconds"] > 180
+    assert (status(slow), status(fine)) == (Status.RUNNING, Status.RUNNING)
+
+
+def test_partitions_ahead_are_made_one_more_in_each_page(upkeep):
+    asked = []
+    with fault(lambda moment, name: asked.append(name) if moment == "before" else None):
+        for _ in range(40):
+            if upkeep.step() > 0:
+                break
+
+    # Once by whoever starts, and then by the leader for now and the seven widths to come.
+    assert asked.count("ensure_partitions") == 1 + 8
+
+
 # ------------------------------------------------------------------ stopped in the middle
 
 
