@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -20,6 +21,7 @@ from pgbroker.tenancy import tenant_context
 from tests.factories import JobFactory, WorkerFactory, now
 from tests.support.jobs import (
     TYPE,
+    age,
     alive,
     claim_one,
     completed,
@@ -32,6 +34,7 @@ from tests.support.jobs import (
     status,
     type_id,
 )
+from tests.support.leaders import ADA, age_lease, ask
 
 pytestmark = pytest.mark.django_db
 
@@ -478,6 +481,31 @@ def test_the_status_tells_of_everything():
     assert ", 1 dead, " in text
     assert "last 5 minutes: 0." in text
     assert next(line for line in text.splitlines() if line.startswith("default ")).endswith("paused")
+
+
+def test_the_status_tells_who_leads_or_since_when_nobody_does():
+    assert "leader: none yet" in run("broker_status")
+
+    ask(ADA)
+    (leader,) = read("broker_status")["leaders"]
+    assert (leader["name"], leader["epoch"], leader["leads"]) == ("candidate a1", 1, True)
+    assert re.search(r"^leader: candidate a1 since \d{4}-.* \(epoch 1\)$", run("broker_status"), re.M)
+
+    age_lease(70)
+    assert read("broker_status")["leaders"][0]["leads"] is False
+    assert "leader: none: the lease of candidate a1 ended 1m 0s ago" in run("broker_status")
+
+
+def test_the_status_tells_what_runs_for_too_long_though_its_worker_lives():
+    assert "over-long" not in run("broker_status")
+    job_id = enqueue_one(options={"timeout": 1})
+    claim_one()
+    age(job_id, only=["leased_at"], minutes=5)
+
+    (found,) = read("broker_status")["over_long"]
+
+    assert (found["job_id"], found["attempt_no"]) == (str(job_id), 1)
+    assert f"{job_id}, for 5m" in run("broker_status")
 
 
 def test_the_status_lists_every_pause_with_its_reason():
