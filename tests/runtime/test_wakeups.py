@@ -136,7 +136,7 @@ def test_a_retry_on_a_busy_worker_is_not_late(fleet: Fleet):
 
 
 def test_an_idle_worker_asks_little(fleet: Fleet, superuser):
-    worker = fleet.start(slots=4, POLL_SECONDS=1, HEARTBEAT_SECONDS=1, REAP_SECONDS=1)
+    worker = fleet.start(slots=4, POLL_SECONDS=1, HEARTBEAT_SECONDS=1, REAP_SECONDS=1, LEADER_SECONDS=10)
     wait_for_status(put_for_both(handlers.nothing, 1), DONE, of=worker)
     time.sleep(1)
 
@@ -152,7 +152,8 @@ def test_an_idle_worker_asks_little(fleet: Fleet, superuser):
         time.sleep(seconds)
         return transactions() - before
 
-    # A second: a look, a beat, a reap and an expire; every five seconds the queues. And what counting costs.
+    # A second: a look, a beat, a reap and an expire, half a renewal of the lead; every five seconds the queues. And
+    # what counting costs.
     # Autovacuum, at work after another test, counts too: the quietest of some spells tells.
     spells = (alone(6) for _ in range(5))
     assert any(used <= 6 * 5 + 10 for used in spells)
