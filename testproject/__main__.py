@@ -21,7 +21,7 @@ USAGE = """\
 usage: python3 testproject COMMAND [ARGUMENT ...]
 
   demo         run the broker on a real workload, and print where to look
-  test         run the tests, on two processes (arguments go to pytest)
+  test         run the tests, on two processes (arguments go to pytest; -m slow runs the slow ones)
   lint         ruff, import contracts, missing migrations
   types        mypy --strict on pgbroker
   docs         build the documentation into build/docs
@@ -86,7 +86,8 @@ def main(arguments: list[str]) -> int:
         print(USAGE, end="")
         return 0
     commands = {
-        "test": ["-m", "pytest", "--numprocesses=2", *rest],
+        # pytest obeys the last -m, so that `-m slow` among the arguments runs the others.
+        "test": ["-m", "pytest", "--numprocesses=2", "-m", "not slow", *rest],
         "types": ["-m", "mypy", *rest],
         "docs": ["-m", "sphinx", "-E", "-W", "--keep-going", "-b", "html", "docs", "build/docs", *rest],
         "demo": ["-m", "testproject.demo", *rest],
