@@ -23,6 +23,14 @@ NOBODY = UUID(int=0)
 COUNTS = ("done", "retried", "snoozed", "failed", "dead", "cancelled", "run_seconds", "wait_seconds")
 
 
+@pytest.fixture(autouse=True)
+def away_from_the_end_of_a_minute():
+    """What a test writes at one moment belongs to one minute: begin no test in the last seconds of one."""
+    left = 60 - datetime.now(UTC).second
+    if left <= 4:
+        time.sleep(left)
+
+
 def count(
     ago: timedelta, *, worker: UUID | None = None, fold: int = 0, kind: int = 1, queue: int = 1, done: int = 1
 ):
