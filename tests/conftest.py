@@ -39,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
         settings["TEST"]["NAME"] = f"test_{embedded_pg.DATABASE}_{os.getpid()}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The processes of a run must find the same tests; an address is another one in each.
+    if unstable := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"give these parameters ids: {unstable}")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("own_session") and "direct" in connections.settings:
         pytest.skip("it looks at its connection's backend, which a pooler changes")

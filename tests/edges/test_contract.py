@@ -108,7 +108,11 @@ def test_an_enqueued_task_is_ready_with_its_arguments_and_nothing_else(double: A
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), "\x00", {"deep": [object()]}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, float("nan"), "\x00", {"deep": [object()]}],
+    ids=["object", "set", "nan", "nul", "deep"],
+)
 def test_an_argument_that_is_no_json_is_refused_and_nothing_is_stored(double: Any, value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         double.enqueue(value)
