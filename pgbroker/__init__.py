@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from pgbroker.context import JobContext
     from pgbroker.control import cancel, get_job, pause, redrive, resume, retry
     from pgbroker.errors import PgBrokerError
-    from pgbroker.outcomes import Discard, Retry, Snooze
+    from pgbroker.outcomes import DeadLetter, Discard, Retry, Snooze
     from pgbroker.policy.backoff import Backoff
     from pgbroker.registry import job
     from pgbroker.submission import enqueue, enqueue_many
@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 # Imported at first use: Django imports this package before settings and apps are ready.
 _HOMES = {
     "Backoff": "pgbroker.policy.backoff",
+    "DeadLetter": "pgbroker.outcomes",
     "Discard": "pgbroker.outcomes",
     "JobContext": "pgbroker.context",
     "PgBrokerError": "pgbroker.errors",
@@ -36,6 +37,7 @@ _HOMES = {
 
 __all__ = [
     "Backoff",
+    "DeadLetter",
     "Discard",
     "JobContext",
     "PgBrokerError",

@@ -1,6 +1,6 @@
 """System checks: what is wrong with settings and database, each with its cure. `msg` = problem, `hint` = cure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps.config import AppConfig
@@ -14,7 +14,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from pgbroker import conf, registry, reports
 from pgbroker.backend import PgBrokerBackend
-from pgbroker.errors import DuplicateJobType, sentence
+from pgbroker.errors import DuplicateJobType, InvalidOption, sentence
 
 OLDEST_SERVER = 150000
 BACKEND = "pgbroker.backend.PgBrokerBackend"
@@ -97,18 +97,41 @@ def check_job_types(app_configs: Sequence[AppConfig] | None, **options: Any) -> 
     except DuplicateJobType as error:
         problem, _, cure = error.message.partition(". ")
         return [Error(f"{problem}.", hint=cure, id="pgbroker.E004")]
+    found = list(_check_exhausted(known))
     elsewhere = sorted(
         key for key, each in known.items() if not isinstance(each.task.get_backend(), PgBrokerBackend)
     )
-    if not elsewhere:
-        return []
-    return [
-        Warning(
-            f"TASKS sends {len(elsewhere)} job types to another backend: {', '.join(elsewhere[:5])}.",
-            hint=f"Set TASKS['default']['BACKEND'] to {BACKEND!r}, or leave TASKS out.",
-            id="pgbroker.W007",
+    if elsewhere:
+        found.append(
+            Warning(
+                f"TASKS sends {len(elsewhere)} job types to another backend: {', '.join(elsewhere[:5])}.",
+                hint=f"Set TASKS['default']['BACKEND'] to {BACKEND!r}, or leave TASKS out.",
+                id="pgbroker.W007",
+            )
         )
-    ]
+    return found
+
+
+def _check_exhausted(known: Mapping[str, registry.JobType]) -> Iterator[CheckMessage]:
+    for key, each in sorted(known.items()):
+        after = each.task.on_exhausted
+        if after is None:
+            continue
+        try:
+            name = registry.exhausted_name(after)
+        except InvalidOption as error:
+            yield Error(
+                sentence(f"the on_exhausted of job type {key!r} {error.trouble}"),
+                hint=error.cure,
+                id="pgbroker.E012",
+            )
+            continue
+        if name not in registry.names():
+            yield Warning(
+                f"the on_exhausted of job type {key!r} names {name!r}, which this project does not declare.",
+                hint="Look at the name, or make sure that another project with the same database declares it.",
+                id="pgbroker.W013",
+            )
 
 
 @checks.register(Tags.database)

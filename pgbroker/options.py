@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 from pgbroker.errors import InvalidOption
 from pgbroker.policy.backoff import Backoff, backoff_from
@@ -22,6 +22,13 @@ _TYPE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _NUL = "\x00"
 
 
+class Keyed(Protocol):
+    """A task, of which only the key of its job type is of interest."""
+
+    @property
+    def key(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of one enqueue; None means what the type or the setting says."""
@@ -35,6 +42,7 @@ class Options:
     backoff: Backoff | None = None
     timeout: timedelta | None = None
     tags: tuple[str, ...] | None = None
+    on_exhausted: "Keyed | str | None" = None
     correlation_id: str | None = None
     tenant: str | None = None
 
@@ -172,6 +180,16 @@ def instant(field: str, value: Any) -> datetime:
     return value
 
 
+def checked_exhausted(field: str, value: Any) -> "Keyed | str":
+    """Return a task, or what can be the name of a job type; raises `InvalidOption`. A task's key is asked later."""
+    if isinstance(value, str):
+        return checked_name(field, value)
+    if not hasattr(type(value), "key"):
+        raise InvalidOption(field, f"is {value!r}", "Give a job, or the name of a job type.")
+    task: Keyed = value
+    return task
+
+
 def _deadline(field: str, value: Any) -> datetime | timedelta:
     if isinstance(value, datetime):
         return instant(field, value)
@@ -194,6 +212,7 @@ _CHECKS: dict[str, Any] = {
     "backoff": lambda field, value: backoff_from(value, field=field),
     "timeout": duration,
     "tags": checked_tags,
+    "on_exhausted": checked_exhausted,
     "correlation_id": _text(255),
     "tenant": _tenant,
 }

@@ -5,6 +5,7 @@ What a handler can do, as values: the exceptions it may raise (or return) to ste
 A worker reports; the statement that holds the row decides the next status.
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -22,6 +23,24 @@ def _delay(field: str, value: timedelta | float | int | None) -> timedelta | Non
     if delay < timedelta(0):
         raise InvalidOption(field, f"is negative ({seconds_of(delay)})", "Give a delay of zero or more.")
     return delay
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """
+    The argument of a job that is enqueued by `on_exhausted`: which job became a dead letter, and why.
+
+    *attempts* is how many it used, *error_code* and *error* are those of the last one; the text is cut after
+    1,000 characters. `get_job(job_id)` has everything else.
+    """
+
+    job_id: UUID
+    job_type: str
+    queue: str
+    attempts: int
+    error_code: str | None
+    error: str | None
+    died_at: datetime
 
 
 class Verdict(Exception):

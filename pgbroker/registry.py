@@ -21,8 +21,18 @@ from pgbroker.compat import DEFAULT_TASK_BACKEND_ALIAS, BaseTaskBackend, Task, t
 from pgbroker.conf import settings
 from pgbroker.db import Session
 from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
+from pgbroker.exhausted import refuse_unless_it_takes_a_death
 from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types, table_exists
-from pgbroker.options import Options, checked_name, checked_queue, checked_tags, duration, whole
+from pgbroker.options import (
+    Keyed,
+    Options,
+    checked_exhausted,
+    checked_name,
+    checked_queue,
+    checked_tags,
+    duration,
+    whole,
+)
 from pgbroker.policy.backoff import Backoff, backoff_from
 from pgbroker.policy.durations import seconds_of
 
@@ -54,6 +64,7 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     backoff: Backoff | BackoffCallable | None = None
     timeout: timedelta | None = None
     tags: tuple[str, ...] = ()
+    on_exhausted: "JobTask[Any, Any] | str | None" = None
     # A run_after that was given as a timedelta: the database's clock turns it into an instant.
     run_after_delay: timedelta | None = None
     call_options: Options = field(default_factory=Options)
@@ -66,6 +77,9 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
         if not self.lenient:
             # Before Django's own look: @job refuses a parameter with pgbroker's error, @task with Django's.
             signature_of(self)
+        for after in (self.on_exhausted, self.call_options.on_exhausted):
+            if isinstance(after, JobTask):
+                refuse_unfit(after)
         super().__post_init__()
         _types.add(self)
 
@@ -166,6 +180,8 @@ class JobType(NamedTuple):
             declared["timeout"] = self.task.timeout.total_seconds()
         if self.task.tags:
             declared["tags"] = list(self.task.tags)
+        if self.task.on_exhausted is not None:
+            declared["on_exhausted"] = exhausted_name(self.task.on_exhausted)
         if self.task.executor is not None:
             declared["executor"] = self.task.executor
         return declared
@@ -186,6 +202,10 @@ class _Types:
         with self._lock:
             self._by_function[task.func] = task
             self._by_key = None
+
+    def declared(self, function: Callable[..., Any]) -> JobTask[Any, Any] | None:
+        """Return the declaration of a function, without what `.using()` and `.options()` changed."""
+        return self._by_function.get(function)
 
     def by_key(self) -> dict[str, JobType]:
         """Return all types by key. Raises `DuplicateJobType`."""
@@ -254,6 +274,25 @@ def types() -> dict[str, JobType]:
     return _types.by_key()
 
 
+def exhausted_name(value: Keyed | str) -> str:
+    """Return the name of the job type that `on_exhausted` means; raises `InvalidOption` where it cannot take one."""
+    key = value if isinstance(value, str) else value.key
+    known = names().get(key)
+    if known is not None:
+        refuse_unfit(known.task)
+    return key
+
+
+def refuse_unfit(task: JobTask[Any, Any]) -> None:
+    """Refuse a task that `on_exhausted` cannot mean; raises `InvalidOption`."""
+    declared = _types.declared(task.func)
+    if declared is not None and declared != task:
+        raise InvalidOption(
+            "on_exhausted", f"is {task.func.__name__} with options of a call", "Declare them with @job."
+        )
+    refuse_unless_it_takes_a_death(signature_of(task))
+
+
 def names() -> dict[str, JobType]:
     """Return every registered type by its key, and by each of its former names that is nobody's key now."""
     known = types()
@@ -285,6 +324,7 @@ def job(
     backoff: Backoff | float | Mapping[str, Any] | BackoffCallable | None = None,
     timeout: float | timedelta | None = None,
     tags: Iterable[str] = (),
+    on_exhausted: "JobTask[Any, Any] | str | None" = None,
     version: int = 1,
     aliases: Iterable[str] = (),
     executor: Literal["thread", "process"] | None = None,
@@ -303,6 +343,7 @@ def job(
     backoff: Any = None,
     timeout: float | timedelta | None = None,
     tags: Iterable[str] = (),
+    on_exhausted: "JobTask[Any, Any] | str | None" = None,
     version: int = 1,
     aliases: Iterable[str] = (),
     executor: Literal["thread", "process"] | None = None,
@@ -315,9 +356,10 @@ def job(
     *name* is the registry key (default `app_label.function`), *aliases* its former keys. *version* rises
     when the meaning of the arguments changes: older workers leave newer jobs alone. *backoff* is
     seconds, a mapping, a `Backoff`, or a callable of (exception, task_result). *timeout* limits one
-    attempt. *tags* are those of a job whose call gives none. *executor* is "process" for a child process,
-    "thread" for the worker's own (async handlers: its event loop), default what the worker says. Raises
-    `InvalidOption` where it is written.
+    attempt. *tags* are those of a job whose call gives none. *on_exhausted* is a job, or its name: it is
+    enqueued with a `DeadLetter` when a job of this type becomes one. *executor* is "process" for a child
+    process, "thread" for the worker's own (async handlers: its event loop), default what the worker says.
+    Raises `InvalidOption` where it is written.
     """
     declared: dict[str, Any] = {
         "type_name": "" if name is None else checked_name("name", name),
@@ -327,6 +369,7 @@ def job(
         "backoff": backoff,
         "timeout": timeout,
         "tags": tags,
+        "on_exhausted": on_exhausted,
         "version": version,
         "aliases": tuple(aliases),
         "executor": executor,
@@ -357,6 +400,7 @@ _DECLARED: dict[str, Callable[[str, Any], Any]] = {
     "backoff": _declared_backoff,
     "timeout": lambda name, value: None if value is None else duration(name, value),
     "tags": checked_tags,
+    "on_exhausted": lambda name, value: None if value is None else checked_exhausted(name, value),
     "version": lambda name, value: whole(name, value, 1, 2**31 - 1),
     "executor": lambda name, value: None if value is None else _one_of_executors(name, value),
     "aliases": lambda name, value: tuple(checked_name(name, alias) for alias in value),

@@ -14,7 +14,7 @@ from pgbroker.conf import settings
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.over_long import OverLong, find_over_long
 from pgbroker.policy.timeline import Moment, Span, in_order
-from pgbroker.states import AttemptState, Status
+from pgbroker.states import EVENT_LABELS, ON_EXHAUSTED, AttemptState, Status
 
 # A count that reaches it is told as "10000+".
 BOUND = 10_000
@@ -26,7 +26,6 @@ STATUSES = tuple(
     status for status in Status if status not in {Status.WAITING, Status.SUSPENDED, Status.BLOCKED}
 )
 # The one event that is no status.
-CANCEL_REQUESTED = 20
 WORKERS_SINCE = timedelta(days=1)
 GONE_AFTER = timedelta(minutes=10)
 
@@ -356,10 +355,19 @@ def moments(story: Story) -> list[Moment]:
         told.append(Moment(each.completed_at, f"attempt {each.attempt_no} {ended}", each.error_code or ""))
     if job.status == Status.RUNNING and job.leased_at is not None:
         told.append(Moment(job.leased_at, f"attempt {job.attempt_count} claimed", f"by {who_runs(job)}"))
-    told += [Moment(each.occurred_at, f"→ {event_label(each.event)}") for each in story.changes]
+    told += [
+        Moment(each.occurred_at, f"→ {EVENT_LABELS[each.event]}", _detail(each)) for each in story.changes
+    ]
     if job.cancel_requested_at is not None and job.status == Status.RUNNING:
         told.append(Moment(job.cancel_requested_at, "cancel requested", job.reason or ""))
     return in_order(told)
+
+
+def _detail(change: Change) -> str:
+    if change.event != ON_EXHAUSTED or not isinstance(change.metadata, dict):
+        return ""
+    told = {name: change.metadata.get(name) for name in ("job_type", "job_id", "error_code", "error")}
+    return " ".join(str(value) for value in told.values() if value)
 
 
 def arguments_of(call: Any) -> Any:
@@ -392,8 +400,3 @@ def spans(story: Story) -> list[Span]:
     if job.status == Status.RUNNING and job.leased_at is not None:
         found.append(Span(job.leased_at, None, "running", f"attempt {job.attempt_count}: running"))
     return found
-
-
-def event_label(event: int) -> str:
-    """Name a recorded event."""
-    return "cancel_requested" if event == CANCEL_REQUESTED else Status(event).label

@@ -47,6 +47,14 @@ class AttemptState(IntEnum):
         return self.name.lower()
 
 
+# What `job_event.event` may be besides a status: numbers that are stored and never change.
+CANCEL_REQUESTED, ON_EXHAUSTED = 20, 21
+EVENT_LABELS = {
+    **{int(status): status.label for status in Status},
+    CANCEL_REQUESTED: "cancel_requested",
+    ON_EXHAUSTED: "on_exhausted",
+}
+
 TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED})
 LIVE = frozenset(Status) - TERMINAL
 RETRYABLE = frozenset({Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED})

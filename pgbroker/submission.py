@@ -25,7 +25,7 @@ from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.options import instant
 from pgbroker.policy.backoff import Backoff
 from pgbroker.policy.body_names import name_of
-from pgbroker.registry import Call, JobTask, signature_of, synchronise_apart, types
+from pgbroker.registry import Call, JobTask, exhausted_name, names, signature_of, synchronise_apart, types
 from pgbroker.tenancy import current_tenant, tenant_context
 from pgbroker.wakeups import wake_after_commit
 
@@ -127,6 +127,8 @@ def _row_of(call: Call, envelope: dict[str, Any]) -> dict[str, Any]:
         stored["backoff"] = backoff.as_json()
     if options.timeout is not None:
         stored["timeout"] = options.timeout.total_seconds()
+    if options.on_exhausted is not None:
+        stored["on_exhausted"] = exhausted_name(options.on_exhausted)
     if stored:
         row["options"] = stored
     for name in ("idempotency_key", "idempotency_scope", "on_conflict"):
@@ -286,9 +288,17 @@ def _only_undeclared(row: Mapping[str, Any], answer: Enqueued) -> bool:
     if answer.outcome not in ("unknown_job_type", "unknown_queue"):
         return False
     declared = types().get(row["job_type"])
-    return declared is not None and (
-        answer.outcome == "unknown_job_type" or row["queue"] in (declared.task.queue_name, "default")
-    )
+    if declared is None:
+        return False
+    if answer.outcome == "unknown_job_type":
+        return (after := _after(row)) is None or after in names()
+    return row["queue"] in (declared.task.queue_name, "default")
+
+
+def _after(row: Mapping[str, Any]) -> str | None:
+    """Return the job type that the row's on_exhausted names."""
+    after: str | None = row.get("options", {}).get("on_exhausted")
+    return after
 
 
 def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
@@ -299,7 +309,8 @@ def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
         case "unknown_queue":
             return UnknownQueue(row["queue"], {each.task.queue_name for each in types().values()})
         case "unknown_job_type":
-            return UnknownJobType(row["job_type"])
+            meant = _after(row) if (answer.detail or "").startswith("options.") else None
+            return UnknownJobType(meant or row["job_type"])
         case "idempotency_conflict":
             same_body = "different body" not in (answer.detail or "")
             return IdempotencyConflict(row["idempotency_key"], answer.job_id, same_body=same_body)

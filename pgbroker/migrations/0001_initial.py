@@ -29,6 +29,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/enqueue_many_1.sql"),
                 RunFile("sql/functions/enqueue_plain_1.sql"),
                 RunFile("sql/functions/enqueue.sql"),
+                RunFile("sql/functions/enqueue_exhausted_1.sql"),
                 RunFile("sql/functions/job_events_1.sql"),
                 RunFile("migrations/sql/0001_partitions.up.sql"),
             ],
@@ -365,6 +366,7 @@ class Migration(migrations.Migration):
                                     (12, "dead_letter"),
                                     (13, "cancelled"),
                                     (20, "cancel_requested"),
+                                    (21, "on_exhausted"),
                                 ]
                             ),
                         ),

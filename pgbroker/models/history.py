@@ -10,9 +10,7 @@ from pgbroker.models.fleet import JobType, Queue
 from pgbroker.models.jobs import Job
 from pgbroker.models.tenants import TenantManager
 from pgbroker.models.triggers import append_only
-from pgbroker.states import AttemptState, Status
-
-CANCEL_REQUESTED = 20
+from pgbroker.states import EVENT_LABELS, AttemptState
 
 
 class Execution(models.Model):
@@ -57,9 +55,7 @@ class JobEvent(models.Model):
         Job, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="events"
     )
     tenant_id = models.CharField(max_length=63)
-    event = models.SmallIntegerField(
-        choices=[*((int(status), status.label) for status in Status), (CANCEL_REQUESTED, "cancel_requested")]
-    )
+    event = models.SmallIntegerField(choices=list(EVENT_LABELS.items()))
     occurred_at = models.DateTimeField(db_default=Now())
     metadata = models.JSONField(null=True)
 

@@ -12,7 +12,7 @@ from django.db import connection
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pgbroker import job, sql
+from pgbroker import DeadLetter, job, sql
 from pgbroker.errors import InvalidOption
 from pgbroker.lifecycle.enqueue import enqueue_rows
 from pgbroker.models import JobPayload
@@ -45,6 +45,7 @@ IN_SQL = {
     "queue_name": {"queue"},
     "backoff": {"options.backoff"},
     "timeout": {"options.timeout"},
+    "on_exhausted": {"options.on_exhausted"},
     "tenant": {"tenant", "tenant_id"},  # refused there: the session says it
 }
 # What a call says without an option.
@@ -90,14 +91,15 @@ def test_the_function_for_one_job_takes_what_an_entry_takes():
     # The client's own, and what the two instants say already.
     assert keys_of_sql() - keys == {
         "id", "args_body", "type_version", "principal", "traceparent", "lane", "delay_seconds", "deadline_seconds",
-        "tenant", "tenant_id", "options.backoff", "options.timeout",
+        "tenant", "tenant_id", "options.backoff", "options.timeout", "options.on_exhausted",
     }  # fmt: skip
 
 
 @job(
-    name="tests.options.everything", priority=3, backoff=5, timeout=9, tags=["a"], max_attempts=2
+    name="tests.options.everything", priority=3, backoff=5, timeout=9, tags=["a"], max_attempts=2,
+    on_exhausted="tests.options.everything",
 )  # fmt: skip
-def everything() -> None:
+def everything(dead: DeadLetter) -> None:
     """Do nothing."""
 
 

@@ -221,6 +221,13 @@ language sql stable as $function$
                 then array['invalid_option', pgbroker.tags_misfit_1(tags)]
             when pgbroker.options_misfit_1(options) is not null
                 then array['invalid_option', pgbroker.options_misfit_1(options)]
+            when options ? 'on_exhausted' and not pgbroker.is_job_type_1(options ->> 'on_exhausted') then array[
+                'unknown_job_type',
+                format(
+                    'options.on_exhausted names %s, and there is no such job type',
+                    quote_nullable(left(options ->> 'on_exhausted', 200))
+                )
+            ]
             when coalesce(tenant, tenant_id) is not null then array[
                 'invalid_option',
                 'tenant is not for an entry to say. Set pgbroker.tenant_id for the transaction.'

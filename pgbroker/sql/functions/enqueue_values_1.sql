@@ -94,17 +94,32 @@ begin
     if jsonb_typeof(options) <> 'object' then
         return format('options is of type %s, not an object', jsonb_typeof(options));
     end if;
-    strange := (select min(name) from jsonb_object_keys(options - '{backoff,timeout}'::text[]) as name);
+    strange := (select min(name) from jsonb_object_keys(options - '{backoff,on_exhausted,timeout}'::text[]) as name);
     if strange is not null then
-        return format('there is no key %s in options. Use backoff, timeout.', to_jsonb(left(strange, 80)));
+        return format('there is no key %s in options. Use backoff, on_exhausted, timeout.', to_jsonb(left(strange, 80)));
     end if;
     if pgbroker.longer_as_text_1(options, 65536) then
         return 'options take more than 64 KiB as text';
+    end if;
+    if jsonb_typeof(options -> 'on_exhausted') not in ('string', 'null') then
+        return format(
+            'options.on_exhausted is %s. Give the name of a job type, or null for none.',
+            left((options -> 'on_exhausted')::text, 80)
+        );
     end if;
     return coalesce(
         pgbroker.number_misfit_1('options.timeout', options -> 'timeout', 0.000001, 2592000, 'seconds above 0, at most 2592000'),
         pgbroker.backoff_misfit_1(options -> 'backoff')
     );
+end
+$function$;
+
+-- Tell whether a job type has this name, or had it.
+create function pgbroker.is_job_type_1(name text) returns boolean
+language plpgsql stable strict as $function$
+begin
+    return exists (select from pgbroker.job_type where job_type.name = $1)
+        or exists (select from pgbroker.job_type where job_type.aliases @> array[$1]);
 end
 $function$;
 

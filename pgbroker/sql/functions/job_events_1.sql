@@ -3,16 +3,23 @@
 -- pgbroker.events is 'terminal' (default), 'all' or 'off': PGBROKER["EVENTS"], set with every statement.
 
 -- An end is an end: after it a job changes only by a retry, so the new rows alone tell. No join of old with new.
+--
+-- Dead letters may have an on_exhausted. Where nothing ended, which is most updates, nobody looks for them.
 create function pgbroker.job_after_update_1() returns trigger
 language plpgsql as $function$
 begin
-    if coalesce(nullif(current_setting('pgbroker.events', true), ''), 'terminal') = 'off' then
-        return null;
+    if coalesce(nullif(current_setting('pgbroker.events', true), ''), 'terminal') <> 'off' then
+        insert into pgbroker.job_event (job_id, tenant_id, event)
+        select id, tenant_id, status
+        from changed
+        where status >= 10;
+        if not found then
+            return null;
+        end if;
     end if;
-    insert into pgbroker.job_event (job_id, tenant_id, event)
-    select id, tenant_id, status
-    from changed
-    where status >= 10;
+    if exists (select from changed where status = 12 /* dead_letter */) then
+        perform pgbroker.enqueue_exhausted_1(array(select id from changed where status = 12 /* dead_letter */));
+    end if;
     return null;
 end
 $function$;
