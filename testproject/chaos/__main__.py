@@ -54,6 +54,19 @@ def main(arguments: list[str]) -> int:
 
     os.environ["DJANGO_SETTINGS_MODULE"] = "testproject.chaos.settings"
     os.environ.pop("DATABASE_URL", None)
+    # Ended from outside, it must still stop its server.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    # In /tmp, which the server's account can reach.
+    base = Path(tempfile.mkdtemp(prefix="pgbroker-chaos-", dir="/tmp"))
+    os.environ["CHAOS_BODIES"] = str(base / "bodies")
+    try:
+        return choose_and_run(parser, chosen, base)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def choose_and_run(parser: argparse.ArgumentParser, chosen: argparse.Namespace, base: Path) -> int:
+    """Do what the arguments say; returns the exit code."""
     import django
 
     django.setup()
@@ -69,14 +82,11 @@ def main(arguments: list[str]) -> int:
         parser.error(f"unknown scenario: {', '.join(unknown)}; known: {', '.join(known)}")
     wanted = chosen.names or [each.name for each in known.values() if each.quick or not chosen.quick]
     rate = chosen.rate or 50.0
-    return run([known[name] for name in wanted], quick=chosen.quick, seed=chosen.seed, rate=rate)
+    return run([known[name] for name in wanted], base, quick=chosen.quick, seed=chosen.seed, rate=rate)
 
 
-def run(scenarios: list[Scenario], *, quick: bool, seed: int, rate: float) -> int:
+def run(scenarios: list[Scenario], base: Path, *, quick: bool, seed: int, rate: float) -> int:
     """Run scenarios one after the other on a server of their own; returns the exit code."""
-    # Ended from outside, it must still stop its server.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    base = Path(tempfile.mkdtemp(prefix="pgbroker-chaos-", dir="/tmp"))
     base.chmod(0o755)
     server = start(base)
     try:
@@ -87,7 +97,6 @@ def run(scenarios: list[Scenario], *, quick: bool, seed: int, rate: float) -> in
             held = held and line["holds"] is not False
     finally:
         server.release()
-        shutil.rmtree(base, ignore_errors=True)
     return 0 if held else 1
 
 

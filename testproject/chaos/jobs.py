@@ -16,23 +16,23 @@ class Flaky(Exception):
 
 
 @job(name="chaos.work", queue_name=QUEUE, takes_context=True)
-def work(context: JobContext, seconds: float, load: str, fails: int = 0) -> int:
-    """Work in a thread; the first *fails* attempts fail after the work was done."""
+def work(context: JobContext, seconds: float, load: str, fails: int = 0) -> str:
+    """Work in a thread and return the *load*; the first *fails* attempts fail after the work was done."""
     time.sleep(seconds)
     Effect.objects.create(**_of(context))
     if context.attempt <= fails:
         raise Flaky(f"attempt {context.attempt} of {fails} that fail")
-    return len(load)
+    return load
 
 
 @job(name="chaos.work_async", queue_name=QUEUE, takes_context=True)
-async def work_async(context: JobContext, seconds: float, load: str, fails: int = 0) -> int:
+async def work_async(context: JobContext, seconds: float, load: str, fails: int = 0) -> str:
     """Work on the event loop."""
     await asyncio.sleep(seconds)
     await Effect.objects.acreate(**_of(context))
     if context.attempt <= fails:
         raise Flaky(f"attempt {context.attempt} of {fails} that fail")
-    return len(load)
+    return load
 
 
 @job(name="chaos.come_back", queue_name=QUEUE, takes_context=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
+from pgbroker.bodies import Reference, chosen_storage
+from pgbroker.conf import settings
+from pgbroker.errors import PgBrokerError
 from pgbroker.states import TERMINAL, AttemptState, Status
 from pgbroker.tenancy import scope_all
 
@@ -41,6 +46,9 @@ class Verdict:
     attempts: dict[str, int] = field(default_factory=dict)
     # Effects of attempts that came to nothing, by how the attempt ended: at least once, not exactly once.
     repeated: dict[str, int] = field(default_factory=dict)
+    # Files that rows name, all of which must be there; and those that no row names, left by whoever died.
+    bodies: int = 0
+    bodies_left: int = 0
     trouble: list[str] = field(default_factory=list)
 
     @property
@@ -69,31 +77,33 @@ class _History:
         return [state for number, state in self.executions if number == attempt]
 
 
-def verdict(accepted: Mapping[UUID, Status]) -> Verdict:
-    """Compare the ledger, which says of each job how it must end, with the tables."""
+def verdict(accepted: Mapping[UUID, Status | None]) -> Verdict:
+    """Compare the ledger, which says of each job how it must end (None: somehow), with the tables."""
     found = Verdict(jobs=len(accepted))
     histories = _read()
     for job_id in accepted.keys() - histories.keys():
         found.blame("lost", job_id, "accepted, and there is no such job")
     for job_id, history in histories.items():
-        if (ends := accepted.get(job_id)) is None:
-            found.blame("doubled", job_id, "nobody was told of this job")
+        if job_id in accepted:
+            _judge(found, job_id, accepted[job_id], history)
         else:
-            _judge(found, job_id, ends, history)
-    _judge_counters(found, histories)
+            found.blame("doubled", job_id, "nobody was told of this job")
+    _judge_counters(found, histories, meddled=None in accepted.values())
+    _judge_bodies(found)
     found.attempts = _by_label(state for each in histories.values() for _, state in each.executions)
     return found
 
 
-def _judge(found: Verdict, job_id: UUID, ends: Status, history: _History) -> None:
+def _judge(found: Verdict, job_id: UUID, ends: Status | None, history: _History) -> None:
     if history.status not in TERMINAL:
         found.blame("stranded", job_id, f"{history.status.label} after {history.attempt_count} attempts")
         return
-    if history.status != ends:
+    if ends is not None and history.status != ends:
         states = [state.label for _, state in sorted(history.executions)]
         found.blame("lost", job_id, f"{history.status.label}, not {ends.label}: {states}")
     completed = [number for number, state in history.executions if state == AttemptState.COMPLETED]
-    if len(completed) > 1:
+    # A job that was cancelled while it completed may be retried, and complete again.
+    if len(completed) > 1 and ends is not None:
         found.blame("doubled", job_id, f"attempts {completed} completed")
     for (_, token), times in Counter(history.effects).items():
         if times > 1:
@@ -103,16 +113,20 @@ def _judge(found: Verdict, job_id: UUID, ends: Status, history: _History) -> Non
     done = {number for number, _ in history.effects}
     if completed and completed[0] not in done:
         found.blame("inconsistent", job_id, "completed without its effect")
-    _judge_events(found, job_id, history)
+    _judge_events(found, job_id, history, meddled=ends is None)
     for number in done - {*completed}:
         for state in history.states_of(number):
             if len(done) > 1:
                 found.repeated[state.label] = found.repeated.get(state.label, 0) + 1
 
 
-def _judge_events(found: Verdict, job_id: UUID, history: _History) -> None:
-    """Each claim entered running, and was ready before; one end, and that is the job's."""
+def _judge_events(found: Verdict, job_id: UUID, history: _History, *, meddled: bool) -> None:
+    """Each claim entered running, and was ready before; one end, and that is the job's. A retry begins anew."""
     events = history.events
+    if meddled:
+        if not (events[Status.RUNNING] == history.attempt_count and events[history.status]):
+            found.blame("inconsistent", job_id, f"{history.attempt_count} attempts, events {dict(events)}")
+        return
     ends = [Status(event).label for event in events.elements() if event in TERMINAL]
     if ends != [history.status.label]:
         found.blame("inconsistent", job_id, f"its events end it as {ends}")
@@ -120,15 +134,35 @@ def _judge_events(found: Verdict, job_id: UUID, history: _History) -> None:
         found.blame("inconsistent", job_id, f"{history.attempt_count} attempts, events {dict(events)}")
 
 
-def _judge_counters(found: Verdict, histories: Mapping[UUID, _History]) -> None:
+def _judge_counters(found: Verdict, histories: Mapping[UUID, _History], *, meddled: bool) -> None:
     (row,) = _rows(
         "select sum(done), sum(done + retried + snoozed + failed + dead + cancelled) from pgbroker.job_counter"
     )
-    counted = tuple(int(each or 0) for each in row)
+    done, all_ends = (int(each or 0) for each in row)
     states = [state for each in histories.values() for _, state in each.executions]
-    settled = (states.count(AttemptState.COMPLETED), sum(state in SETTLED for state in states))
-    if counted != settled:
-        found.blame("inconsistent", UUID(int=0), f"counters say {counted}, the history {settled}")
+    completed, settled = states.count(AttemptState.COMPLETED), sum(state in SETTLED for state in states)
+    # What completed although somebody had asked to cancel it is counted as cancelled.
+    if all_ends != settled or (done != completed and not meddled):
+        told = f"counters say {(done, all_ends)}, the history {(completed, settled)}"
+        found.blame("inconsistent", UUID(int=0), told)
+
+
+def _judge_bodies(found: Verdict) -> None:
+    named = _rows(
+        "select job_id, tenant_id, args_body, args from pgbroker.job_payload where args_body is not null "
+        "union all select job_id, tenant_id, result_body, result from pgbroker.execution where result_body is not null"
+    )
+    for job_id, tenant, name, stored in named:
+        try:
+            Reference(name, json.loads(stored), tenant).read()
+        except PgBrokerError as error:
+            found.blame("inconsistent", job_id, f"a body cannot be read: {error}")
+    found.bodies = len(named)
+    if settings().BODY_STORAGE:
+        kept = Path(chosen_storage().path(""))
+        found.bodies_left = sum(each.is_file() for each in kept.rglob("*")) - len(
+            {name for _, _, name, _ in named}
+        )
 
 
 def _read() -> dict[UUID, _History]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from testproject.chaos.stage import Stage
 
-FAMILIES = ("processes", "server", "traffic", "network", "clocks")
+FAMILIES = ("processes", "server", "traffic", "people", "network", "clocks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +20,15 @@ class Scenario:
     One fault and what it is made on.
 
     *proxied*: workers reach PostgreSQL through a network that can be broken. *clocks*: how many seconds the
-    wall clock of each worker's host is wrong; there are as many workers as clocks.
+    wall clock of each worker's host is wrong; there are as many workers as clocks. *meddles*: people act on jobs,
+    so nobody can say how each must end.
     """
 
     make: Callable[[Stage], None]
     proxied: bool = False
     clocks: tuple[int, ...] = (0, 0)
     quick: bool = False
+    meddles: bool = False
 
     @property
     def name(self) -> str:
@@ -43,12 +45,16 @@ _known: dict[str, Scenario] = {}
 
 
 def scenario(
-    *, proxied: bool = False, clocks: tuple[int, ...] = (0, 0), quick: bool = False
+    *,
+    proxied: bool = False,
+    clocks: tuple[int, ...] = (0, 0),
+    quick: bool = False,
+    meddles: bool = False,
 ) -> Callable[[Callable[[Stage], None]], Scenario]:
     """Make a scenario of a function; *quick* ones are the short form that CI runs."""
 
     def declare(make: Callable[[Stage], None]) -> Scenario:
-        made = Scenario(make=make, proxied=proxied, clocks=clocks, quick=quick)
+        made = Scenario(make=make, proxied=proxied, clocks=clocks, quick=quick, meddles=meddles)
         assert made.name not in _known
         _known[made.name] = made
         return made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -48,6 +50,7 @@ class Stage:
         self.database = f"chaos_{scenario.make.__name__}"
         self.fleet: Fleet
         self.proxy: Proxy
+        self.load: Load
         # What a scenario has to add to its line.
         self.facts: dict[str, Any] = {}
 
@@ -81,6 +84,7 @@ class Stage:
         """Play the scenario from beginning to end and return its line. Raises `clock.NoClock`."""
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbroker-chaos-")))
+            shutil.rmtree(os.environ["CHAOS_BODIES"], ignore_errors=True)
             self._make_database(stack)
             self.fleet = Fleet(directory, self._environments(stack, directory), ("--concurrency", str(SLOTS)))
             stack.callback(self.fleet.kill)
@@ -92,7 +96,7 @@ class Stage:
 
     def _play(self, stack: ExitStack) -> dict[str, Any]:
         self._wait_until(self._all_registered, "all workers have registered")
-        load = Load(seed=self.seed, rate=self.rate)
+        self.load = load = Load(seed=self.seed, rate=self.rate)
         load.start()
         time.sleep(WARM_SECONDS + self.before)
         began = time.time()
@@ -106,7 +110,10 @@ class Stage:
         load.stop()
         left = self._seconds_until_all_ended()
         ends, last_ends = self.fleet.ends, self.fleet.stop()
-        found = judge.verdict({job_id: item.ends for job_id, item in load.accepted.items()})
+        meddles = self.scenario.meddles
+        found = judge.verdict(
+            {job_id: None if meddles else item.ends for job_id, item in load.accepted.items()}
+        )
         counts = judge.completed_by_second(over)
         recovery = pace.recovery(counts, until=watched, before=before)
         lasted = round(over - began)
@@ -137,6 +144,8 @@ class Stage:
             "jobs": found.jobs,
             "attempts": found.attempts,
             "repeated": found.repeated,
+            "bodies": found.bodies,
+            "bodies_left": found.bodies_left,
             "answers_lost": load.answers_lost,
             "enqueue_errors": load.errors,
             "restarts": ends,
