@@ -8,6 +8,8 @@ from pgbroker.runtime.upkeep import limits
 LOOPS = ("claim", "settle", "heartbeat", "upkeep", "listen")
 # A shorter wait for an answer would take a busy server for a dead one.
 MIN_PATIENCE_SECONDS = 2.0
+# How long a settle waits for rows that somebody else has locked; then the others go first.
+LOCK_TIMEOUT = "500ms"
 
 
 def patience_of(purpose: str, settings: Settings) -> float:
@@ -33,7 +35,7 @@ class Sessions:
                 purpose=loop,
                 gate=self.gates[name].passing,
                 patience=patience_of(loop, settings),
-                **(limits(settings) if loop == "upkeep" else {}),
+                **_limits_of(loop, settings),
             )
             for loop, name in aliases.items()
         }
@@ -49,3 +51,12 @@ class Sessions:
         """Let every loop try to connect at once, and once more: the process ends."""
         for gate in self.gates.values():
             gate.stop_waiting()
+
+
+def _limits_of(loop: str, settings: Settings) -> dict[str, str]:
+    match loop:
+        case "upkeep":
+            return limits(settings)
+        case "settle":
+            return {"lock_timeout": LOCK_TIMEOUT}
+    return {}

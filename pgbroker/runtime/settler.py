@@ -6,11 +6,14 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from psycopg.errors import LockNotAvailable
+
 from pgbroker import telemetry
 from pgbroker.db import Session
 from pgbroker.lifecycle.settle import settle
 from pgbroker.outcomes import Ended, Settled
 from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.blocked import ASK_SECONDS, Blocked
 from pgbroker.runtime.isolation import clean_connections, freshen_connections
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.states import AttemptState, Status
@@ -37,7 +40,7 @@ class Settler:
     Outcomes come in from every executor and go out in batches, as they gather: no timer.
 
     When the database is away they wait here; each settles later if its fence still holds. One outcome
-    that cannot be stored fails alone.
+    that cannot be stored fails alone, and one whose row is locked waits alone.
     """
 
     def __init__(self, worker: "Worker", session: Session) -> None:
@@ -47,12 +50,13 @@ class Settler:
         self._ended: deque[Pair] = deque()
         # Taken and not known to be written: kept through a lost connection.
         self._batch: list[Pair] = []
+        self._blocked = Blocked(session)
         self._sleeping = False
 
     @property
     def backlog(self) -> int:
         """How many outcomes are not written yet."""
-        return len(self._ended) + len(self._batch)
+        return len(self._ended) + len(self._batch) + len(self._blocked)
 
     def put(self, attempt: Attempt, ended: Ended) -> None:
         """Take an outcome in, from any thread."""
@@ -66,17 +70,23 @@ class Settler:
             # Before there is anything to write: what could not be settled is not claimed.
             _ = self.session.connection
             self.worker.wake_claimer()
-        if not self._batch:
-            self._sleeping = False
-            self._gather()
-        if self._batch:
-            self._write(self._batch)
-            self._batch = []
+        try:
+            if not self._batch:
+                self._sleeping = False
+                self._batch = self._blocked.free()
+                self._blocked.let_go(self._batch)
+                self._gather()
+            if self._batch:
+                self._write(self._batch)
+                self._batch = []
+        except LockNotAvailable:
+            # Not of single rows: somebody has locked a table.
+            return ASK_SECONDS
         if self._ended:
             return 0.0
         self._sleeping = True
         # Checked again: an outcome may have come between the look and the flag.
-        return 0.0 if self._ended else 5.0
+        return 0.0 if self._ended else min(5.0, self._blocked.wait)
 
     def _gather(self) -> None:
         most, size = self.worker.settings.SETTLE_MAX, 0
@@ -89,6 +99,13 @@ class Settler:
     def _write(self, batch: list[Pair]) -> None:
         try:
             decisions = self._settle(batch)
+        except LockNotAvailable:
+            passing, locked = self._blocked.part(batch)
+            if not locked:
+                raise
+            self._forget(locked)
+            if passing:
+                self._write(passing)
         except Exception as error:
             if _is_connection_trouble(error):
                 raise

@@ -221,6 +221,31 @@ def test_b005_a_completion_that_waits_for_a_lock_past_the_lease_wins_or_is_refus
         assert len(effects("leave", each)) <= len(states)
 
 
+def test_an_outcome_whose_row_is_locked_holds_up_no_other(fleet: Fleet):
+    worker = fleet.start(slots=2)
+    ids = [put(handlers.work, 0.7, tenant=tenant) for tenant in ("acme", "globex")]
+    for each in ids:
+        wait_for_effect("enter", each, of=worker)
+
+    with raw_session() as session, session.transaction():
+        # As a person in psql does who forgets to commit.
+        session.execute("select id from pgbroker.job where id = any (%s) order by id for update", (ids,))
+        wait_for_effect("leave", count=2, of=worker)
+        began = time.monotonic()
+        others = [
+            put(handlers.note, "meanwhile", tenant=tenant) for tenant in ("acme", "globex") for _ in range(20)
+        ]
+        wait_for_status(others, DONE, of=worker)
+        took = time.monotonic() - began
+        assert {status_of(each) for each in ids} == {Status.RUNNING}
+    wait_for_status(ids, DONE, of=worker)
+
+    # With them in one batch it waits once for the locks.
+    assert took < MARGIN
+    assert all(states_of(each).count(AttemptState.COMPLETED) == 1 for each in ids)
+    assert [states_of(each) for each in others] == [[AttemptState.COMPLETED]] * 40
+
+
 def test_a_lease_that_ran_out_on_a_live_worker_is_no_crash(fleet: Fleet):
     worker = fleet.start(slots=1)
     job_id = put(handlers.work, 3 * LEASE)
