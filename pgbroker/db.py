@@ -11,6 +11,7 @@ of the alias and takes part in the caller's transaction.
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -128,6 +129,7 @@ class Session:
         }
         self.limits = tuple((name, value) for name, value in limits.items() if value)
         self._connection: PatientConnection | None = None
+        self._connected_at = 0.0
         self._prepare = True
 
     @property
@@ -136,7 +138,13 @@ class Session:
         if self._connection is None or self._connection.closed:
             with self.gate():
                 self._connection = self._connect()
+            self._connected_at = time.monotonic()
         return self._connection
+
+    @property
+    def connected_seconds(self) -> float:
+        """For how long the last connection has been open."""
+        return time.monotonic() - self._connected_at
 
     @property
     def is_open(self) -> bool:

@@ -31,13 +31,15 @@ def reap(
     max_crashes: int,
     backoff: Backoff,
     within: timedelta = EVERYTHING,
+    in_touch: timedelta = EVERYTHING,
     skip: int = 0,
     using: str | db.Session = "default",
 ) -> list[Reaped]:
     """
     Take back up to *limit* attempts whose lease has expired, oldest expiry first.
 
-    A holder whose worker row is silent counts as a crash; after *max_crashes* the job is a dead letter.
+    A holder whose worker row is silent counts as a crash; after *max_crashes* the job is a dead letter. Not
+    where this process has been *in_touch* with the database for less than half a lease: others were cut off too.
     The first loss is retried at once, later ones after the type's backoff or *backoff*. *within* is a
     hint: leases that expired longer ago were looked at already. The first *skip* are left alone.
     """
@@ -47,6 +49,7 @@ def reap(
         "reap",
         {
             "within": within,
+            "in_touch": in_touch,
             "skip": skip,
             "limit": limit,
             "max_crashes": max_crashes,

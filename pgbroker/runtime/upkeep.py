@@ -13,6 +13,7 @@ from pgbroker import telemetry
 from pgbroker.conf import Settings
 from pgbroker.db import Session
 from pgbroker.runtime.duties import UPKEEP, duties
+from pgbroker.runtime.isolation import losses
 from pgbroker.runtime.leader import PAGE_SHARE, Leader
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.upkeep.duty import Duty, Round
@@ -162,6 +163,7 @@ class Upkeep:
             type_name=self.type_name,
             queue_name=self.queue_name,
             came_due=self.came_due,
+            in_touch=self.session.connected_seconds if losses.last_at else None,
             reign=self.leader.reign if self.leader.leads else None,
             first=turn.first,
             limit=turn.limit,

@@ -3,6 +3,7 @@
 --   within       interval           look only at leases that expired so long ago; a hint
 --   skip         bigint            leave so many of them alone, the first: a page with them has failed
 --   limit        bigint            most attempts to take back
+--   in_touch     interval          for how long the database has been reached without a break
 --   max_crashes  int               lost workers after which a job is a dead letter
 --   base         double precision  backoff where the job's options have none: seconds,
 --   factor       double precision  ... growth per failure,
@@ -17,8 +18,10 @@
 -- Index:  job_lease.
 --
 -- running -> scheduled, dead_letter, cancelled. Whether the worker died is only a label: a worker row that has
--- been silent for half a lease makes it a crash, otherwise the lease ran out on a live one. (A whole lease would
--- be too long: its last beat may be younger than what it claimed just before.) The first loss is retried at once,
+-- been silent for half a lease, while it could have spoken, makes it a crash; otherwise the lease ran out on a live
+-- one. (A whole lease would be too long: its last beat may be younger than what it claimed just before.) Whoever
+-- reaps was cut off itself where the database was away, and then nobody had a chance before they had all connected
+-- again, which takes them some seconds. The first loss is retried at once,
 -- then by backoff, which counts failures: snoozes and releases are none. It is compared as logarithms before it is
 -- multiplied, and what a row's options cannot mean is read as absent or as the nearest that can: one odd row
 -- would stop the reaper for all.
@@ -30,6 +33,7 @@ with expired as materialized (
         job.leased_at,
         worker.id is null
             or worker.heartbeat_at + (worker.expires_at - worker.heartbeat_at) / 2 <= statement_timestamp()
+            and greatest((worker.expires_at - worker.heartbeat_at) / 2, interval '5 seconds') <= %(in_touch)s::interval
             as crashed,
         round(least(greatest(given.base, 0), 31622400), 6)::double precision as base,
         round(least(greatest(given.factor, 1), 1000000), 6)::double precision as factor,

@@ -22,6 +22,8 @@ class Round:
     settings: Settings
     type_name: Callable[[int], str | None]
     queue_name: Callable[[int], str | None]
+    # For how many seconds the database has been reached without a break; None where it never was out of reach.
+    in_touch: float | None
     # To be called when jobs have come due that a claimer near by does not know of.
     came_due: Callable[[], None]
     # What the page is done under; None where every process does it, and this one does not lead.

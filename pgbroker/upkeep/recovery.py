@@ -69,6 +69,7 @@ class Reap(Duty):
                 max_crashes=now.settings.MAX_CRASHES,
                 backoff=now.settings.BACKOFF,
                 within=within,
+                in_touch=EVERYTHING if now.in_touch is None else timedelta(seconds=now.in_touch),
                 skip=now.skip,
                 using=now.session,
             )

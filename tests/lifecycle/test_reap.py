@@ -92,6 +92,20 @@ def test_the_attempt_is_a_crash_only_where_the_worker_is_silent():
     assert executions(silent.job_id)[0].started_at == row(silent.job_id).leased_at
 
 
+@pytest.mark.parametrize(
+    ("seconds", "state"), [(29, AttemptState.LEASE_EXPIRED), (31, AttemptState.CRASHED)], ids=str
+)
+def test_a_worker_that_had_no_half_lease_to_speak_up_in_is_no_crash(seconds, state):
+    """Whoever reaps was cut off as well: the database was away, and nobody could beat."""
+    enqueue_one()
+    lease = claim_one()
+    alive()
+    age_worker(minutes=5)
+    expire_lease(lease)
+
+    assert [taken.state for taken in reap_all(in_touch=timedelta(seconds=seconds))] == [state]
+
+
 def test_a_worker_that_beat_a_moment_after_its_last_claim_and_died_is_a_crash():
     """Its row outlives the lease by that moment, in which the reaper may come."""
     enqueue_one()
