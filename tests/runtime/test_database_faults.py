@@ -12,15 +12,18 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
+from pgbroker import cancel, tenant_context
 from pgbroker.states import AttemptState, Status
 from testproject import embedded_pg
 from testproject.database import django_database
 from tests.runtime import handlers
 from tests.runtime.fleet import (
+    LEASE,
     Fleet,
     count_by_status,
     effects,
     executions_of,
+    job,
     make_effects_table,
     put,
     put_for_both,
@@ -156,6 +159,36 @@ def test_b115_every_session_ended_again_and_again_loses_and_doubles_nothing(flee
     assert [each.exit_code for each in workers] == [None, None]
 
 
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_statements_that_fail_before_or_after_they_committed_lose_and_double_nothing(fleet: Fleet, seed: int):
+    """A lost answer is the hard case: the claim, settle, release or heartbeat was done, and nobody was told."""
+    ids = mixed(8)
+    failing = [
+        put(handlers.raise_it, "retry_soon", tenant=tenant, max_attempts=9) for tenant in ("acme", "globex")
+    ]
+    cancelled = [put(handlers.work, 30.0, tenant="acme") for _ in range(2)]
+    workers = [fleet.start(slots=3, losses={"number": 4, "seed": 2 * seed + one}) for one in (0, 1)]
+    for each in cancelled:
+        wait_until(lambda each=each: status_of(each) == Status.RUNNING, "it runs", of=workers[0])
+        with tenant_context("acme"):
+            cancel(each)
+    ids += mixed(8)
+
+    wait_for_status(ids, DONE, seconds=90, of=workers[0])
+    wait_for_status(failing, DEAD, seconds=90, of=workers[0])
+    wait_for_status(cancelled, Status.CANCELLED, seconds=90, of=workers[0])
+
+    for each in [*ids, *failing, *cancelled]:
+        numbers = sorted(one.attempt_no for one in executions_of(each))
+        assert numbers == [*range(1, job(each).attempt_count + 1)]
+    for each in ids:
+        states = states_of(each)
+        assert states[-1] == AttemptState.COMPLETED
+        assert states.count(AttemptState.COMPLETED) == 1
+        assert len(effects("e", each)) <= len(states)
+    assert [each.exit_code for each in workers] == [None, None]
+
+
 def test_jobs_cut_off_by_a_restart_are_retried_and_waiting_ones_lose_no_attempt(fleet: Fleet, own):
     worker = fleet.start(slots=2)
     running = put_for_both(handlers.long_atomic, 2.0)
@@ -244,6 +277,25 @@ def test_outcomes_wait_in_memory_while_the_server_is_away_and_settle_once(fleet:
     wait_for_status(ids, DONE, of=worker)
 
     assert [states_of(each) for each in ids] == [[AttemptState.COMPLETED]] * 2
+
+
+def test_leases_that_ran_out_while_the_server_was_away_are_no_crashes_of_their_workers(fleet: Fleet, own):
+    """Nobody could have renewed them: a job that outlives a few failovers must not become a dead letter for it."""
+    workers = [fleet.start(slots=2) for _ in range(2)]
+    ids = [put(handlers.stubborn_quiet, 9.0, tenant=tenant) for tenant in ("acme", "globex") * 2]
+    for each in ids:
+        wait_until(lambda each=each: status_of(each) == Status.RUNNING, "it runs", of=workers[0])
+    connections["default"].close()
+    with superuser_of(own) as session:
+        session.execute(f"alter role {embedded_pg.ROLE} nologin")
+        end_sessions_by(session)
+        time.sleep(LEASE + 2)  # how long it is away is what is tested
+        session.execute(f"alter role {embedded_pg.ROLE} login")
+
+    wait_until(lambda: all(states_of(each) for each in ids), "they were taken back", of=workers[0])
+
+    assert [states_of(each)[0] for each in ids] == [AttemptState.LEASE_EXPIRED] * 4
+    assert [job(each).crash_count for each in ids] == [0] * 4
 
 
 # ------------------------------------------------------------------ notifications

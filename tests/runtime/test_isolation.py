@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import time
+from pathlib import Path
+
 import pytest
 
 from pgbroker.models import Job
@@ -167,3 +171,22 @@ def test_b115_idle_connections_that_were_killed_cost_no_job_an_attempt(fleet: Fl
     wait_for_status(ids, DONE, of=worker)
 
     assert [states_of(each) for each in ids] == [[AttemptState.COMPLETED]] * 6
+
+
+@pytest.mark.slow
+def test_b119_a_worker_with_debug_on_does_not_grow(fleet: Fleet):
+    worker = fleet.start(slots=4, debug=True, POLL_SECONDS=0.05)
+
+    def resident() -> int:
+        return int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def run(number: int) -> None:
+        ids = [put(handlers.note, "x", tenant=("acme", "globex")[each % 2]) for each in range(number)]
+        wait_for_status(ids, DONE, seconds=120, of=worker)
+
+    run(500)
+    before = resident()
+    run(4_500)
+    time.sleep(60)  # a thousand polls
+
+    assert resident() - before < 30_000_000

@@ -29,6 +29,7 @@ from tests.runtime.fleet import (
     wait_for_effect,
     wait_for_status,
 )
+from tests.support.sessions import InThread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -176,6 +177,28 @@ def test_b124_b126_fifty_thousand_jobs_in_one_transaction_send_few_notifications
     assert 1 <= len(heard) <= 3
     with scope_all():
         assert Job.objects.count() == 10_000
+
+
+@pytest.mark.parametrize("number", [10, pytest.param(500, marks=pytest.mark.slow)])
+def test_b126_writers_with_notifications_are_at_least_half_as_fast_as_without(
+    fleet: Fleet, settings, number: int
+):
+    def write() -> None:
+        for each in range(number):
+            put(handlers.nothing, each)
+
+    def speed(notify: bool) -> float:
+        settings.PGBROKER = {"NOTIFY": notify}
+        writers = [InThread(write).start() for _ in range(8)]
+        began = time.monotonic()
+        for writer in writers:
+            writer.result()
+        return 8 * number / (time.monotonic() - began)
+
+    # In turns, so that whatever else the machine does falls on both.
+    rounds = [(speed(True), speed(False)) for _ in range(3)]
+
+    assert statistics.median(told / untold for told, untold in rounds) >= 0.5
 
 
 def test_b124_a_large_payload_travels_in_no_notification(fleet: Fleet):

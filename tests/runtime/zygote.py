@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import select
 import signal
 import sys
@@ -118,6 +119,8 @@ def run_worker(spec: dict[str, Any]) -> None:
     connections.settings["default"].update(spec["database"])
     if spec["crash"] is not None:
         crash_at(**spec["crash"])
+    if spec["losses"] is not None:
+        lose_every(**spec["losses"])
     if not spec["handlers"] or spec["without"]:
         forget_handlers(spec["without"])
     execute_from_command_line(["manage.py", "broker_worker", "--skip-checks", *spec["flags"]])
@@ -136,6 +139,23 @@ def crash_at(nth: int, moment: str) -> None:
             with lock:
                 if next(seen) == nth:
                     os.kill(os.getpid(), signal.SIGKILL)
+
+    db.fault = fault
+
+
+def lose_every(number: int, seed: int) -> None:
+    """Once the worker claims, let one of *number* statements of its loops fail, half of them after they committed."""
+    import psycopg
+
+    from pgbroker import db
+
+    dice, claims = random.Random(seed), threading.Event()
+
+    def fault(now: str, name: str) -> None:
+        if name == "claim":
+            claims.set()
+        if claims.is_set() and dice.random() < 1 / (2 * number):
+            raise psycopg.OperationalError(f"the connection was lost {now} {name}")
 
     db.fault = fault
 
