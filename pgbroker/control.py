@@ -5,12 +5,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from django.db import OperationalError
+from psycopg.errors import LockNotAvailable
+
 from pgbroker.conf import settings
 from pgbroker.errors import (
     InvalidOption,
     JobNotFound,
     JobNotRetryable,
     KeyHeldByNewerJob,
+    QueueInUse,
     UnknownJobType,
     UnknownQueue,
 )
@@ -18,6 +22,8 @@ from pgbroker.lifecycle import pause as pausing
 from pgbroker.lifecycle.cancel import Cancelled, cancel_many
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.declare import list_queues, type_ids
+from pgbroker.lifecycle.delete_queue import delete_queue as deleting
+from pgbroker.lifecycle.delete_queue import queue_reference
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
 from pgbroker.options import checked_tag, whole
@@ -249,6 +255,43 @@ def resume(
         if ended in (0, each.id):
             wake_after_commit(each.name, using=alias)
     return True
+
+
+# Why a queue stays, and what to do about it.
+_REFERENCES = {
+    "is_default": ("it is the one that calls go to by default", "Leave it."),
+    "is_declared": (
+        "a job type is declared with it",
+        "Change queue_name= in the code, then run migrate or start a worker.",
+    ),
+    "has_jobs": ("it has jobs, of this or another tenant", "Pause it instead."),
+    "has_history": ("jobs have run in it, and counters keep that", "Pause it instead."),
+}
+
+
+def delete_queue(name: str, *, using: str | None = None) -> None:
+    """
+    Delete a queue that was made by mistake, with its pauses and settings.
+
+    Raises `UnknownQueue`, and `QueueInUse` while jobs, history or a declaration refer to it, or a transaction
+    is open that may have enqueued into it. Wants no transaction around it.
+    """
+    alias = using or settings().DATABASES[0]
+    # Asked before the table is locked: a queue that is in use must not stop others for a moment.
+    outcome = queue_reference(name, using=alias)
+    if outcome is None:
+        try:
+            outcome = deleting(name, using=alias)
+        except OperationalError as error:
+            if not isinstance(error.__cause__, LockNotAvailable):
+                raise
+            raise QueueInUse(
+                name, "others have enqueued in transactions that are still open", "Try again in a while."
+            ) from error
+    if outcome == "unknown_queue":
+        raise UnknownQueue(name, [each.name for each in list_queues(using=alias)])
+    if outcome != "deleted":
+        raise QueueInUse(name, *_REFERENCES[outcome])
 
 
 def _target(queue: str | None, job_type: str | None, tenant: str | None) -> pausing.Target:

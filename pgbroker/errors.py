@@ -169,6 +169,16 @@ class UnknownQueue(PgBrokerError):
         self.name = name
 
 
+class QueueInUse(PgBrokerError):
+    """A queue was not deleted: something refers to it, or may just be about to."""
+
+    code = "queue_in_use"
+
+    def __init__(self, name: str, why: str, cure: str) -> None:
+        super().__init__(f"queue {name!r} was not deleted: {sentence(why)} {cure}", queue=name)
+        self.name = name
+
+
 class UnknownJobType(PgBrokerError):
     """No job type of that name is registered."""
 

@@ -29,6 +29,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/enqueue_many_1.sql"),
                 RunFile("sql/functions/enqueue_plain_1.sql"),
                 RunFile("sql/functions/enqueue.sql"),
+                RunFile("sql/functions/delete_queue_1.sql"),
                 RunFile("sql/functions/enqueue_exhausted_1.sql"),
                 RunFile("sql/functions/job_events_1.sql"),
                 RunFile("migrations/sql/0001_partitions.up.sql"),
@@ -619,12 +620,12 @@ class Migration(migrations.Migration):
         pgtrigger.migrations.AddTrigger(
             model_name="queue",
             trigger=pgtrigger.compiler.Trigger(
-                name="refuse_delete",
+                name="deleted_by_its_verb",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a queue is never deleted', HINT = 'Jobs and history refer to it. Pause it instead.';",
-                    hash="d6abf741c601ca8352ab82b30fc9a2967fa1d7d4",
+                    func="IF pgbroker.deletes_queue_1(OLD.id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: jobs may refer to a queue by its number', HINT = 'Delete it with: manage.py broker_queues delete NAME.';",
+                    hash="c73864d89e77b04dcb5b2878176572e26bf77af0",
                     operation="DELETE",
-                    pgid="pgtrigger_refuse_delete_c5f5f",
+                    pgid="pgtrigger_deleted_by_its_verb_8112d",
                     table='pgbroker"."queue',
                     when="BEFORE",
                 ),
@@ -665,10 +666,24 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="only_added",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is neither changed nor deleted', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
-                    hash="cea69b9fd5470feb10dcedb2ad3ef0cfff74af9c",
-                    operation="UPDATE OR DELETE",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is not changed', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
+                    hash="22bb5eb4e81b66ccb49ad3b15e296d47e89a5aa9",
+                    operation="UPDATE",
                     pgid="pgtrigger_only_added_bf224",
+                    table='pgbroker"."queue_priority',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="queuepriority",
+            trigger=pgtrigger.compiler.Trigger(
+                name="kept_with_its_queue",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.queue WHERE queue.id = OLD.queue_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is kept as long as its queue', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
+                    hash="7ae84fdbe79086bac4946560f874f44a01f0b81c",
+                    operation="DELETE",
+                    pgid="pgtrigger_kept_with_its_queue_f37e7",
                     table='pgbroker"."queue_priority',
                     when="BEFORE",
                 ),

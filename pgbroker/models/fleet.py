@@ -7,7 +7,14 @@ from django.db import models
 from django.db.models.functions import Now
 
 from pgbroker.models.fields import TextArrayField
-from pgbroker.models.triggers import epoch_only_rises, keeps_its_name, only_added, refuse_delete
+from pgbroker.models.triggers import (
+    deleted_by_its_verb,
+    epoch_only_rises,
+    keeps_its_name,
+    kept_with_its_queue,
+    only_added,
+    refuse_delete,
+)
 
 
 class Queue(models.Model):
@@ -26,7 +33,7 @@ class Queue(models.Model):
     class Meta:
         db_table = 'pgbroker"."queue'
         ordering: ClassVar = ["name"]
-        triggers: ClassVar[list[pgtrigger.Trigger]] = [refuse_delete("queue"), keeps_its_name("queue")]
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [deleted_by_its_verb(), keeps_its_name("queue")]
 
     def __str__(self) -> str:
         return self.name
@@ -41,7 +48,10 @@ class QueuePriority(models.Model):
 
     class Meta:
         db_table = 'pgbroker"."queue_priority'
-        triggers: ClassVar[list[pgtrigger.Trigger]] = [only_added("queue_priority")]
+        triggers: ClassVar[list[pgtrigger.Trigger]] = [
+            only_added("queue_priority"),
+            kept_with_its_queue("queue_priority"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.queue_id}: {self.priority}"

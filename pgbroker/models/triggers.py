@@ -151,6 +151,17 @@ def refuse_live_delete() -> pgtrigger.Trigger:
     )
 
 
+def deleted_by_its_verb() -> pgtrigger.Trigger:
+    """Refuse to delete a queue in any other way than the one that has looked for what refers to it."""
+    return Guard(
+        name="deleted_by_its_verb",
+        operation=pgtrigger.Delete,
+        unless="pgbroker.deletes_queue_1(OLD.id)",
+        sentence="pgbroker: jobs may refer to a queue by its number",
+        hint="Delete it with: manage.py broker_queues delete NAME.",
+    )
+
+
 def refuse_delete(what: str) -> pgtrigger.Trigger:
     """Refuse to delete a row that jobs and history refer to by number."""
     return Guard(
@@ -185,11 +196,22 @@ def epoch_only_rises() -> pgtrigger.Trigger:
 
 
 def only_added(what: str) -> pgtrigger.Trigger:
-    """Refuse to change or delete a row without which a claim does not see ready jobs."""
+    """Refuse to change a row without which a claim does not see ready jobs."""
     return Guard(
         name="only_added",
-        operation=pgtrigger.Update | pgtrigger.Delete,
-        sentence=f"pgbroker: a row of {what} is neither changed nor deleted",
+        operation=pgtrigger.Update,
+        sentence=f"pgbroker: a row of {what} is not changed",
+        hint="A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.",
+    )
+
+
+def kept_with_its_queue(what: str) -> pgtrigger.Trigger:
+    """Refuse to delete a row without which a claim does not see ready jobs, as long as the queue is there."""
+    return Guard(
+        name="kept_with_its_queue",
+        operation=pgtrigger.Delete,
+        unless="NOT EXISTS (SELECT FROM pgbroker.queue WHERE queue.id = OLD.queue_id)",
+        sentence=f"pgbroker: a row of {what} is kept as long as its queue",
         hint="A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.",
     )
 

@@ -137,7 +137,9 @@ def test_keywords_are_lower_case(path):
 @each_statement
 def test_a_statement_on_tenant_tables_declares_a_tenant_scope(statement):
     touched = re.search(
-        r"pgbroker\.(job|job_payload|job_state|job_event|execution|idempotency|enqueue\w*)\b", statement.text
+        r"pgbroker\.(job|job_payload|job_state|job_event|execution|idempotency|enqueue\w*|job_tag|"
+        r"delete_queue_1|queue_reference_1)\b",
+        statement.text,
     )
 
     assert (statement.scope != "none") == bool(touched) or statement.name == "ensure_partitions"

@@ -37,6 +37,7 @@ class Command(BaseCommand):
             """
 broker_queues list
 broker_queues create mail reports
+broker_queues delete mial
 broker_queues pause --queue mail --for 2h --reason "provider is down"
 broker_queues pause --type shop.send_invoice
 broker_queues resume --queue mail
@@ -48,6 +49,10 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
         add_tenant(one)
         one = actions.add_parser("create", help="Make queues; those that exist stay as they are.")
         one.add_argument("names", metavar="NAME", nargs="+", help="The queues to make.")
+        one = actions.add_parser(
+            "delete", help="Delete queues that no job, history or declaration refers to."
+        )
+        one.add_argument("names", metavar="NAME", nargs="+", help="The queues to delete.")
         for name, what in (("pause", "Stop claims; running jobs go on."), ("resume", "End a pause.")):
             one = actions.add_parser(name, help=what)
             one.add_argument("--queue", metavar="NAME", help="This queue.")
@@ -138,6 +143,17 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
             self.stdout.write(as_json({"queues": [{"queue": each.name} for each in made]}))
         else:
             self.stdout.write(f"Queues there now: {', '.join(sorted(each.name for each in made))}.")
+
+    def read_delete(self, arguments: Arguments) -> list[str]:
+        return list(dict.fromkeys(arguments.given["names"]))
+
+    def do_delete(self, names: list[str], json_wanted: bool, alias: str) -> None:
+        for name in names:
+            control.delete_queue(name, using=alias)
+            if not json_wanted:
+                self.stdout.write(f"Deleted queue {name}.")
+        if json_wanted:
+            self.stdout.write(as_json({"deleted": names}))
 
     def read_pause(self, arguments: Arguments) -> dict[str, Any]:
         return {
