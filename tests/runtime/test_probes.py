@@ -137,7 +137,8 @@ def test_a_draining_worker_lives_and_is_not_ready(fleet: Fleet):
 def test_b163_while_the_database_is_away_a_worker_lives_is_not_ready_and_says_so(
     fleet: Fleet, superuser: psycopg.Connection
 ):
-    worker = fleet.start(*PORT, SAMPLE_SECONDS=1)
+    # A lease that outlasts the test: it is the connections that are missed, not the heartbeat.
+    worker = fleet.start(*PORT, SAMPLE_SECONDS=1, LEASE_SECONDS=300)
     wait_until(lambda: ask(worker, "/readyz").status == 200, "it is ready", of=worker)
     name = connection.settings_dict["NAME"]
 
@@ -153,7 +154,7 @@ def test_b163_while_the_database_is_away_a_worker_lives_is_not_ready_and_says_so
     finally:
         superuser.execute(f'alter database "{name}" connection limit -1')
 
-    assert unready.text.startswith(("not connected", "not registered"))
+    assert unready.text.startswith("not connected")
     assert live.status == 200
     assert not total(read, "pgbroker_queue_depth")
     assert value(read, "pgbroker_connection_losses_total", loop="claim") == 1
