@@ -50,6 +50,10 @@ EVENTS: dict[str, tuple[int, str]] = {
     "worker.started": (logging.INFO, "worker started"),
     "worker.draining": (logging.INFO, "worker stopped claiming and drains"),
     "worker.stopped": (logging.INFO, "worker stopped"),
+    "worker.name_awaited": (
+        logging.INFO,
+        "another worker has this one's name; it waits until that one's lease has run out",
+    ),
     "worker.name_lost": (logging.ERROR, "another worker has taken this one's name; it drains and ends"),
     "worker.connection_lost": (logging.WARNING, "database connection lost; will reconnect"),
     "worker.reconnected": (logging.INFO, "database connection is back"),

@@ -21,13 +21,11 @@ from pgbroker.management.start import look_at
 from pgbroker.options import whole
 from pgbroker.registry import types
 from pgbroker.runtime.health import Health, Verdict
-from pgbroker.runtime.options import WorkerOptions, checked_name
+from pgbroker.runtime.options import MOST_SLOTS, WorkerOptions, checked_name
 from pgbroker.runtime.port import TEXT, Answer, Port
 from pgbroker.runtime.supervisor import Worker
 
 __all__ = ["BackgroundWorker", "Verdict", "WorkerOptions", "answering", "unknown_queues"]
-
-MOST_SLOTS = 1000
 
 _log = logging.getLogger("pgbroker.worker")
 
@@ -164,6 +162,9 @@ class _Begun:
 
 def unknown_queues(names: Iterable[str], alias: str) -> list[UnknownQueue]:
     """Make an error of each named queue that neither exists nor is declared: a slip, most likely."""
+    names = list(names)
+    if not names:
+        return []
     known = {each.task.queue_name for each in types().values()} | {"default"}
     known |= {each.name for each in list_queues(using=alias)}
     return [UnknownQueue(name, known) for name in names if name not in known]

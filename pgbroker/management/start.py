@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from django.core.checks import ERROR
@@ -42,17 +43,29 @@ def limited_start(seconds: float) -> Iterator[None]:
 
     A network that swallows, or somebody's lock, would hold it for ever: alive, and of no use to anybody.
     """
-    timer = threading.Timer(seconds, _give_up, (seconds,))
-    timer.daemon = True
+    timers = [_timer(seconds)]
+
+    def hear(event: str, keys: dict[str, Any]) -> None:
+        timers[-1].cancel()
+        if event == "worker.name_awaited":
+            # The database answers; what it waits for is another worker's lease.
+            timers.append(_timer(seconds + keys["seconds"]))
+
     unsubscribe = telemetry.subscribe(
-        lambda event, keys: timer.cancel(), wants=lambda event: event == "worker.started"
+        hear, wants=frozenset({"worker.started", "worker.name_awaited"}).__contains__
     )
-    timer.start()
     try:
         yield
     finally:
-        timer.cancel()
+        timers[-1].cancel()
         unsubscribe()
+
+
+def _timer(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, _give_up, (seconds,))
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _give_up(seconds: float) -> None:

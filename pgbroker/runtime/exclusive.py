@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 from uuid import UUID
 
+from pgbroker import telemetry
 from pgbroker.db import Session
 from pgbroker.errors import WorkerNameTaken
 from pgbroker.lifecycle.lead import Answer, lead
@@ -45,6 +46,9 @@ class ExclusiveName:
                 if first is None:
                     # Asked then, answered by now: its lease ends before this.
                     first = (answer, time.monotonic() + answer.seconds)
+                    telemetry.emit(
+                        "worker.name_awaited", worker_id=self.holder, name=self.name, seconds=answer.seconds
+                    )
                 elif answer.epoch != first[0].epoch or sent_at + answer.seconds > first[1]:
                     raise WorkerNameTaken(self.name, self.lease)
             left = answer.seconds if answer is not None else 0.0

@@ -33,6 +33,7 @@ class WorkerOptions:
     parent_pid: int | None = None
 
 
+MOST_SLOTS = 1000
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 
 

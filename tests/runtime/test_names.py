@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
+import warnings
 from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
+from pgbroker import telemetry
 from pgbroker.errors import InvalidOption
+from pgbroker.management.start import limited_start
 from pgbroker.models import Leader
 from pgbroker.runtime.exclusive import PREFIX
 from pgbroker.states import AttemptState, Status
@@ -154,6 +159,26 @@ def _asks(cursor) -> bool:
         "and application_name = 'pgbroker heartbeat')"
     )
     return cursor.fetchone()[0]
+
+
+def test_the_limit_of_a_start_leaves_room_for_the_wait_and_counts_anew_after_it():
+    """In a process of its own, which it ends."""
+
+    def code_of(waits: float, seconds: float) -> int:
+        with warnings.catch_warnings():
+            # Of threads: the child has none and ends soon.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            with limited_start(0.3):
+                telemetry.emit("worker.name_awaited", seconds=waits)
+                time.sleep(seconds)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert code_of(waits=60.0, seconds=0.8) == 0
+    assert code_of(waits=0.1, seconds=5.0) == 3
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 101, "naïve", 7])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 from collections import Counter
 
@@ -107,6 +109,41 @@ def test_b161_the_depth_is_each_workers_the_same_and_a_killed_worker_is_missed(f
     assert depths(workers[1:])[0] in (len(waiting), len(waiting) + 1)
 
 
+def two_free_ports() -> tuple[int, int]:
+    """Find two ports, one after the other, that nobody has at this moment."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            number = first.getsockname()[1]
+            try:
+                socket.create_server(("127.0.0.1", number + 1)).close()
+            except (OSError, OverflowError):
+                continue
+            return number, number + 1
+
+
+def test_b159_each_of_several_processes_has_its_port_and_together_they_count_each_job_once(fleet: Fleet):
+    ports = two_free_ports()
+    parent = fleet.start("--processes", "2", "--metrics-port", str(ports[0]), slots=1, PREFETCH_MAX=0)
+    wait_until(lambda: parent.log.count("worker started") == 2, "both have started", of=parent)
+    ids = [put(handlers.stubborn_quiet, 0.02) for _ in range(60)]
+    seen: dict[int, list[float]] = {port: [] for port in ports}
+
+    def settled(port: int) -> float:
+        read = samples(get(f"http://127.0.0.1:{port}/metrics").text)
+        seen[port].append(total(read, "pgbroker_attempts_settled_total"))
+        return seen[port][-1]
+
+    wait_until(lambda: sum(map(settled, ports)) == len(ids), "all are counted", of=parent)
+
+    assert all(counted == sorted(counted) and counted[-1] > 0 for counted in seen.values())
+    facts = get(f"http://127.0.0.1:{ports[1]}/healthz").text
+    victim = int(re.search(r"^pid: (\d+)$", facts, re.M)[1])
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: parent.log.count("worker started") == 3, "it was started again", of=parent)
+    assert settled(ports[1]) == 0
+    assert settled(ports[0]) == seen[ports[0]][-2]
+
+
 def test_a_worker_that_works_is_live_and_ready_and_tells_where(fleet: Fleet):
     worker = fleet.start(*PORT)
     wait_until(lambda: ask(worker, "/readyz").status == 200, "it is ready", of=worker)
@@ -125,7 +162,7 @@ def test_a_draining_worker_lives_and_is_not_ready(fleet: Fleet):
     worker = fleet.start(*PORT, SHUTDOWN_TIMEOUT_SECONDS=30)
     put(handlers.work, 2.0)
     wait_for_effect("enter", of=worker)
-    worker.signal(15)
+    worker.signal(signal.SIGTERM)
     wait_until(lambda: ask(worker, "/readyz").text.startswith("draining"), "it drains", of=worker)
 
     answers = [ask(worker, path).status for path in ("/readyz", "/healthz", "/metrics")]

@@ -12,25 +12,23 @@ from django.db import Error
 
 from pgbroker import backend, logs, reports
 from pgbroker.conf import settings
-from pgbroker.errors import InvalidOption, UnknownQueue
-from pgbroker.lifecycle.declare import list_queues
+from pgbroker.errors import InvalidOption
 from pgbroker.management import exits
 from pgbroker.management.arguments import Arguments, add_database, checked, teach
 from pgbroker.management.signals import StopSignals
 from pgbroker.management.start import Target, limited_start, look_at
 from pgbroker.patience import limit_waits
-from pgbroker.registry import EXECUTORS, types
+from pgbroker.registry import EXECUTORS
 from pgbroker.runtime.executors.choice import needs_children
 from pgbroker.runtime.executors.nursery import Nursery
 from pgbroker.runtime.memory import resident_bytes
-from pgbroker.runtime.options import effective_settings
+from pgbroker.runtime.options import MOST_SLOTS, effective_settings
 from pgbroker.runtime.parent import Born, Parent, command_of, hear_signals, options_of
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.tenancy import scope_all
-from pgbroker.worker import answering
+from pgbroker.worker import answering, unknown_queues
 
 _log = logging.getLogger("pgbroker.worker")
-MOST_SLOTS = 1000
 MIN_START_SECONDS = 10.0
 MOST_PROCESSES = 64
 SMALLEST_RSS = 32 * 1024**2
@@ -236,14 +234,10 @@ def start_seconds(options: WorkerOptions) -> float:
 
 def refuse_unknown_queues(options: WorkerOptions, alias: str) -> None:
     """Raise, with exit code 2, for each named queue that neither exists nor is declared: a slip, most likely."""
-    known = {each.task.queue_name for each in types().values()} | {"default"}
-    known |= {each.name for each in list_queues(using=alias)}
-    unknown = [UnknownQueue(name, known) for name in options.queues if name not in known]
-    if unknown:
+    if unknown := unknown_queues(options.queues, alias):
         raise exits.refused(unknown, code=exits.CONFIGURATION)
-    for name in options.exclude_queues:
-        if name not in known:
-            _log.warning("--exclude-queues leaves nothing out: %s", UnknownQueue(name, known).message)
+    for each in unknown_queues(options.exclude_queues, alias):
+        _log.warning("--exclude-queues leaves nothing out: %s", each.message)
 
 
 def refuse_too_little_memory(options: WorkerOptions) -> None:
