@@ -33,7 +33,7 @@ from tests.runtime.fleet import (
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LEASE = 3.0
+LEASE = 5.0
 NAMED = ("--name", "importer")
 TIMES = {"LEASE_SECONDS": LEASE, "HEARTBEAT_SECONDS": 0.5}
 

@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from docs.generated import DOCS
 from pgbroker import JobContext, job
 from pgbroker.errors import AlreadyStarted, DatabaseUnreachable, InvalidOption, UnknownQueue, WorkerNameTaken
-from pgbroker.models import Execution, Worker
+from pgbroker.models import Execution, Job, Worker
 from pgbroker.runtime.health import Health
 from pgbroker.states import AttemptState, Status
 from pgbroker.worker import BackgroundWorker, WorkerOptions
@@ -29,8 +29,8 @@ from tests.support.sessions import second_session
 pytestmark = pytest.mark.django_db(transaction=True)
 
 QUEUE = "in-code"
-PATIENCE_SECONDS = 20.0
-OPTIONS = WorkerOptions(queues=(QUEUE,), concurrency=2, poll_interval=0.2, lease_seconds=6)
+PATIENCE_SECONDS = 60.0
+OPTIONS = WorkerOptions(queues=(QUEUE,), concurrency=2, poll_interval=0.2, lease_seconds=30)
 threads_of_handlers: list[str] = []
 
 
@@ -50,8 +50,14 @@ def wait_to_be_stopped(context: JobContext) -> None:
 def until(done: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not done():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, (what, jobs_left())
         time.sleep(0.01)
+
+
+def jobs_left() -> list[dict[str, Any]]:
+    """Tell where jobs stand, for whoever reads a failure."""
+    names = ("id", "status", "attempt_count", "worker_id", "leased_at", "lease_expires_at", "available_at")
+    return list(Job.objects.exclude(status=Status.COMPLETED).values(*names))
 
 
 def completed(job_id: object) -> Callable[[], bool]:
@@ -141,7 +147,7 @@ def test_a_queue_that_nobody_declared_and_slots_that_are_none_are_refused():
 
 
 def test_a_name_of_its_own_keeps_a_second_one_out_and_is_free_after_a_stop():
-    named = WorkerOptions(queues=(QUEUE,), name="importer", lease_seconds=3)
+    named = WorkerOptions(queues=(QUEUE,), name="importer", lease_seconds=9)
     with BackgroundWorker(named), pytest.raises(WorkerNameTaken, match="importer"):
         BackgroundWorker(named).start()
     with BackgroundWorker(named) as again:
