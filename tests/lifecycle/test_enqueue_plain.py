@@ -100,7 +100,7 @@ def test_a_row_that_is_not_plain_goes_the_long_way_at_once(changes, outcome):
 @pytest.mark.parametrize(
     ("changes", "outcome"),
     [
-        ({"job_type": "tests.nothing"}, "unknown_job_type"),
+        ({"job_type": "nobody.knows"}, "unknown_job_type"),
         ({"queue": "nowhere"}, "unknown_queue"),
         ({"priority": 101}, "invalid_option"),
         ({"max_attempts": 0}, "invalid_option"),

@@ -119,7 +119,7 @@ def test_a_ctrl_c_of_a_terminal_lets_running_jobs_end(fleet: Fleet):
 
 
 def test_the_second_signal_ends_all_at_once(fleet: Fleet):
-    parent = start(fleet)
+    parent = start(fleet, SHUTDOWN_TIMEOUT_SECONDS=60)
     put(handlers.stubborn, 600)
     wait_for_effect("enter", of=parent)
     everyone = processes_of(parent)
@@ -130,7 +130,7 @@ def test_the_second_signal_ends_all_at_once(fleet: Fleet):
     parent.signal(signal.SIGTERM)
 
     assert parent.wait() == 1
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     assert alive(everyone) == set()
 
 

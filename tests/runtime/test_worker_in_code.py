@@ -70,7 +70,8 @@ def loops() -> set[str]:
         each.name
         for each in threading.enumerate()
         if each.name.startswith("pgbroker-")
-        and not each.name.startswith(("pgbroker-slot", "pgbroker-wakeups"))
+        # Neither what belongs to the process.
+        and not each.name.startswith(("pgbroker-slot", "pgbroker-wakeups", "pgbroker-removals"))
     }
 
 

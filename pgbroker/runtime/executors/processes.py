@@ -48,6 +48,7 @@ class ProcessExecutor:
         self._brood: Brood
         # The most jobs at once so far; one child more waits in advance.
         self._most = worker.board.slots if all_slots else 0
+        self._all_slots = all_slots
         self._busy = 0
         self._waiting: deque[Attempt] = deque()
         # Made by `open`: most workers need neither.
@@ -55,14 +56,14 @@ class ProcessExecutor:
         self._selector: selectors.BaseSelector
         self._closing_until: float | None = None
         self._thread: threading.Thread | None = None
-        # Until the first child is ready, what would be claimed would have to wait for it.
+        # Until the first child is ready: whatever would be claimed would have to wait for it.
         self.is_warming = False
 
     # -------------------------------------------------------------- from any thread
 
     def open(self) -> None:
         """Have children made; returns at once."""
-        self.is_warming = True
+        self.is_warming = self._all_slots
         self._orders, self._selector = Orders(), selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="pgbroker-children", daemon=True)
         self._thread.start()
