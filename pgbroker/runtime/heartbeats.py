@@ -77,7 +77,7 @@ class Heartbeats:
 
     def lose_what_expired(self) -> None:
         """Stop work whose lease must have run out while the database, or this process, stood still."""
-        shortest = self.worker.lease_time.total_seconds()
+        shortest = self.worker.shortest_lease.total_seconds()
         now = time.monotonic()
         if now - self.renewed_at < shortest:
             return
