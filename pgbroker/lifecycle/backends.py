@@ -8,10 +8,10 @@ from pgbroker import db
 
 
 class Backend(NamedTuple):
-    """One session as the server sees it: *idle* says that it waits for its client; None: not ours to know."""
+    """One session as the server sees it: it is idle, reading what its client sends, or busy; None: not ours to know."""
 
     pid: int
-    idle: bool | None
+    does: str | None
     since: datetime | None
 
 

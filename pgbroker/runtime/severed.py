@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 
 from pgbroker import telemetry
 from pgbroker.db import Session
-from pgbroker.lifecycle.backends import Backend, backends
+from pgbroker.lifecycle.backends import backends
 from pgbroker.runtime.isolation import current_attempt, losses
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # From one look at a connection that seems severed to the next, and where the server is at work for all of them.
 LOOK_SECONDS, CALM_SECONDS = 1.0, 5.0
+# Looks after which one is cut that has changed in none of them. A handler may rightly take a while between two
+# statements that it sends in a pipeline of its own.
+LOOKS = {"gone": 2, "idle": 2, "reading": 6}
 
 
 class Severed:
@@ -34,16 +37,17 @@ class Severed:
     Finds connections of handlers that the other side has given up, and cuts them: their handlers fail, and are retried.
 
     Looked for only after this process has lost a connection itself, and only among those that are as old
-    as the loss. One is cut when it waits for an answer while the server, asked twice, has nothing under way
-    for it, or no longer knows it. Behind a transaction pooler nobody can tell, and none is cut.
+    as the loss. One is cut when it waits for an answer while the server, asked again, still has nothing under
+    way for it, waits for the rest of what it has sent, or no longer knows it. Behind a transaction pooler
+    nobody can tell, and none is cut.
     """
 
     def __init__(self, worker: "Worker") -> None:
         self.worker = worker
         # Django's connection objects by thread, with the driver's connection and when it was opened.
         self._opened: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Any, float]] = WeakKeyDictionary()
-        # Those that looked severed the last time, by the server's process, with since when it is idle.
-        self._seen: dict[int, datetime | None] = {}
+        # Those that looked severed the last time, by the server's process: as what, since when, in how many looks.
+        self._seen: dict[int, tuple[str, datetime | None, int]] = {}
         self._look_at = 0.0
 
     def watch(self) -> None:
@@ -74,13 +78,17 @@ class Severed:
             # A pooler hands out numbers of its own.
             self._seen.clear()
             return
-        severed = {
-            pid: known[pid].since if pid in known else None for pid in waiting if _is_idle(known.get(pid))
-        }
-        for pid, since in severed.items():
-            if self._seen.get(pid, losses) == since and _cut(waiting[pid]):
+        seen = {}
+        for pid, raw in waiting.items():
+            does, since = known[pid][1:] if pid in known else ("gone", None)
+            if does not in LOOKS:
+                continue
+            *before, looks = self._seen.get(pid, (None, None, 0))
+            looks = looks + 1 if before == [does, since] else 1
+            seen[pid] = (does, since, looks)
+            if looks >= LOOKS[does] and _cut(raw):
                 telemetry.emit("worker.connection_severed", alias=self.worker.alias, pid=pid)
-        self._seen = severed
+        self._seen = seen
 
     def _waiting(self) -> dict[int, Any]:
         """List connections as old as the last loss that wait for an answer, by the server's process."""
@@ -100,11 +108,6 @@ class Severed:
 
 def _waits(raw: Any) -> bool:
     return not raw.closed and raw.pgconn.transaction_status == TransactionStatus.ACTIVE
-
-
-def _is_idle(backend: Backend | None) -> bool:
-    """Tell whether the server has nothing under way for a session, or no longer knows it."""
-    return backend is None or backend.idle is True
 
 
 def _cut(raw: Any) -> bool:

@@ -117,6 +117,32 @@ def query_for(seconds: float) -> None:
 
 
 @job
+def copy_for(seconds: float) -> None:
+    """Work that feeds the server slowly."""
+    effect("enter")
+    with connection.cursor() as cursor:
+        cursor.execute("create temporary table if not exists fed (n int)")
+        with cursor.copy("copy fed from stdin") as copy:
+            for number in range(4):
+                time.sleep(seconds / 4)
+                copy.write_row((number,))
+
+
+@job
+def pause_in_pipeline(seconds: float) -> None:
+    """Work that sends the server a part of what it wants, and the rest later."""
+    effect("enter")
+    raw = connection.connection
+    with raw.pipeline():
+        raw.execute("select 1")
+        raw.pgconn.send_flush_request()
+        raw.pgconn.flush()
+        time.sleep(seconds)
+        raw.execute("select 2")
+    effect("leave")
+
+
+@job
 def stubborn(seconds: float) -> str:
     """Work that knows of no stop signal."""
     effect("enter")

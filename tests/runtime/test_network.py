@@ -169,9 +169,25 @@ def test_a_worker_whose_connections_are_dead_without_a_word_goes_on(fleet: Fleet
     assert worker.stop() == 0
 
 
-def test_a_long_query_of_a_handler_survives_the_loss_of_other_connections(fleet: Fleet, superuser):
+def test_a_handler_of_whose_message_only_a_part_has_arrived_does_not_wait_for_ever(
+    fleet: Fleet, network: Proxy
+):
+    worker = fleet.start(slots=1, database=through(network))
+    job_id = put(handlers.pause_in_pipeline, 2.0)
+    wait_for_effect("enter", of=worker)
+    time.sleep(0.3)  # until the first part is there; were it not, the test would be the one above
+    network.tell("forget")
+
+    wait_for_status(job_id, DONE, of=worker)
+
+    assert states_of(job_id) == [AttemptState.FAILED, AttemptState.COMPLETED], worker.log
+    assert "connection was cut" in worker.log
+
+
+@pytest.mark.parametrize("task", [handlers.query_for, handlers.copy_for])
+def test_a_long_query_of_a_handler_survives_the_loss_of_other_connections(fleet: Fleet, superuser, task):
     worker = fleet.start(slots=1)
-    job_id = put(handlers.query_for, 5.0)
+    job_id = put(task, 8.0)
     wait_for_effect("enter", of=worker)
     superuser.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity "
