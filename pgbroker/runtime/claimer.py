@@ -286,7 +286,7 @@ class Claimer:
             ),
             quick=self.worker.pace.quick_types() if hold else (),
             max_crashes=settings.MAX_CRASHES,
-            suspects=self._suspects_wanted(idle + hold),
+            suspects=0 if self._suspect else 1,
             bounds={} if full else lane.bounds,
             using=self.session,
         )
@@ -305,15 +305,10 @@ class Claimer:
                 )
             self.worker.take_in(leases, began)
             for lease in leases:
+                # Where all run in children a crash takes no neighbour along, and none has to be alone.
                 if not self.worker.executors.all_in_children and lease.is_suspect(settings.MAX_CRASHES):
                     self._note_suspect(lease, lane)
         return len(leases)
-
-    def _suspects_wanted(self, most: int) -> int:
-        """Return how many suspects a claim may take: one at a time where a crash takes the neighbours along."""
-        if self.worker.executors.all_in_children:
-            return most
-        return 0 if self._suspect else 1
 
     def _note_suspect(self, lease: Lease, lane: Lane) -> None:
         self._suspects_taken += 1

@@ -9,10 +9,12 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg.pq import TransactionStatus
@@ -21,9 +23,6 @@ from pgbroker import telemetry
 from pgbroker.db import Session
 from pgbroker.lifecycle.backends import backends
 from pgbroker.runtime.isolation import current_attempt, losses
-
-if TYPE_CHECKING:
-    from pgbroker.runtime.supervisor import Worker
 
 # From one look at a connection that seems severed to the next, and where the server is at work for all of them.
 LOOK_SECONDS, CALM_SECONDS = 1.0, 5.0
@@ -42,8 +41,8 @@ class Severed:
     nobody can tell, and none is cut.
     """
 
-    def __init__(self, worker: "Worker") -> None:
-        self.worker = worker
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
         # Django's connection objects by thread, with the driver's connection and when it was opened.
         self._opened: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Any, float]] = WeakKeyDictionary()
         # Those that looked severed the last time, by the server's process: as what, since when, in how many looks.
@@ -56,7 +55,7 @@ class Severed:
 
     def _note(self, *, connection: BaseDatabaseWrapper, **_: Any) -> None:
         # Only handlers': this process may be a web server with a worker inside.
-        if connection.alias == self.worker.alias and current_attempt.get() is not None:
+        if connection.alias == self.alias and current_attempt.get() is not None:
             self._opened[connection] = (connection.connection, time.monotonic())
 
     def look(self, *, using: Session) -> float:
@@ -87,7 +86,7 @@ class Severed:
             looks = looks + 1 if before == [does, since] else 1
             seen[pid] = (does, since, looks)
             if looks >= LOOKS[does] and _cut(raw):
-                telemetry.emit("worker.connection_severed", alias=self.worker.alias, pid=pid)
+                telemetry.emit("worker.connection_severed", alias=self.alias, pid=pid)
         self._seen = seen
 
     def _waiting(self) -> dict[int, Any]:
@@ -104,6 +103,18 @@ class Severed:
                 if at <= losses.last_at and wrapper.connection is raw and _waits(raw)
             }
         return {}
+
+
+def keep_looking(severed: Severed, session: Session, goes_on: Callable[[], bool]) -> None:
+    """Look again and again, as long as *goes_on* says so, whatever the database does meanwhile."""
+    while goes_on():
+        try:
+            wait = severed.look(using=session)
+        except psycopg.Error:
+            session.drop()
+            wait = LOOK_SECONDS
+        time.sleep(min(wait, CALM_SECONDS))
+    session.drop()
 
 
 def _waits(raw: Any) -> bool:

@@ -89,7 +89,7 @@ class Worker:
         self.hand_back = HandBack(self)
         self.watchdog = Watchdog(self)
         self.leftovers = Leftovers(self)
-        self.severed = Severed(self)
+        self.severed = Severed(self.alias)
         self.executors = Executors(self, nursery)
         self.services = {
             "claim": self._service("claim", self._claim_step, on_trouble=self.claimer.trust_nothing),
@@ -120,6 +120,7 @@ class Worker:
             losses.note()
             # Handlers may have lost theirs too, without a word.
             self.services["upkeep"].wake()
+            self.executors.processes.tell_loss()
             on_trouble()
 
         return Service(

@@ -661,3 +661,12 @@ def meet(number: int) -> None:
                 return
             time.sleep(0.05)
     raise AssertionError("alone")
+
+
+@job
+def tick(seconds: float) -> None:
+    """Leave a mark all the time, and hear nothing."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        effect("tick")
+        time.sleep(0.05)

@@ -17,7 +17,7 @@ from pgbroker.runtime.executors.endings import how_it_ended
 from pgbroker.runtime.executors.nursery import Nursery
 from tests.runtime.fleet import wait_until
 
-RULES = Rules(settings=Settings(), max_jobs=None, max_rss=None)
+RULES = Rules(settings=Settings(), alias="default", max_jobs=None, max_rss=None)
 
 
 class Unreadable:

@@ -142,10 +142,16 @@ def test_a_statement_of_a_project_is_limited_by_nobody(session: db.Session):
     assert session.connection.execute("show statement_timeout").fetchone() == ("0",)
 
 
-@pytest.mark.parametrize("how", ["forget", "swallow"])
-def test_a_worker_whose_connections_are_dead_without_a_word_goes_on(fleet: Fleet, network: Proxy, how: str):
+@pytest.mark.parametrize(
+    ("how", "flags"),
+    [("forget", []), ("swallow", []), ("forget", ["--executor", "process"])],
+    ids=["forget", "swallow", "forget, in children"],
+)
+def test_a_worker_whose_connections_are_dead_without_a_word_goes_on(
+    fleet: Fleet, network: Proxy, how: str, flags: list[str]
+):
     """And so does a job whose handler waits in one of them, which no timeout of its own would end."""
-    worker = fleet.start(slots=4, database=through(network))
+    worker = fleet.start(*flags, slots=4, database=through(network))
     waiting = [put(task, 2.0) for task in (handlers.stubborn, handlers.stubborn_async)]
     wait_for_effect("enter", count=2, of=worker)
     network.tell(how)

@@ -254,33 +254,79 @@ def test_memory_that_is_refused_is_an_error_of_the_handler(fleet: Fleet):
     assert states_of(job_id) == [AttemptState.FAILED]
 
 
+# What lies behind a slow job stays there, so that a test can see what becomes of it.
+LEFT_BEHIND = {"pgbroker.runtime.executors.processes.QUICK_SECONDS": 600.0}
+
+
+def put_around(task: Any, slow: Any, quick: Any, count: int = 20) -> tuple[Any, list[Any]]:
+    """Enqueue quick jobs with a slow one among them; whoever comes to it has taken some that stand behind it."""
+    ids = put_together(*[(task, "acme", slow if n == count // 2 else quick) for n in range(count)])
+    return ids[count // 2], [*ids[: count // 2], *ids[count // 2 + 1 :]]
+
+
 def test_a_child_that_is_killed_from_outside_takes_only_what_it_ran(fleet: Fleet):
     """What lay ahead in it never started: it goes to another, and nothing is burned."""
-    worker = fleet.start(*CHILDREN, slots=1)
+    worker = fleet.start(*CHILDREN, slots=1, patch=LEFT_BEHIND)
     wait_for_status([put(handlers.enter_slowly, False) for _ in range(30)], DONE, of=worker)
-    slow, *ahead = put_together(*[(handlers.enter_slowly, "acme", n == 0) for n in range(20)])
+    slow, others = put_around(handlers.enter_slowly, True, False)
     (entered,) = wait_for_effect("slow", slow, of=worker)
-    wait_until(
-        lambda: sum(status_of(each) == Status.RUNNING for each in ahead) > 3, "some are held", of=worker
-    )
+    held = [each for each in others if status_of(each) == Status.RUNNING]
 
     os.kill(entered["pid"], signal.SIGKILL)
     wait_until(lambda: job(slow).crash_count == 1, "the crash is told", of=worker)
-    wait_for_status(ahead, DONE, of=worker)
+    wait_for_status(others, DONE, of=worker)
 
-    assert {tuple(states_of(each)) for each in ahead} == {(AttemptState.COMPLETED,)}
-    assert {job(each).attempt_count for each in ahead} == {1}
+    assert len(held) > 3
+    assert {tuple(states_of(each)) for each in others} == {(AttemptState.COMPLETED,)}
+    assert {job(each).attempt_count for each in others} == {1}
     assert executions_of(slow)[0].error.endswith("signal 9 (SIGKILL)")
 
 
 def test_jobs_do_not_wait_behind_a_slow_one_while_another_child_is_free(fleet: Fleet):
     worker = fleet.start(*CHILDREN, slots=2)
     wait_for_status([put(handlers.sometimes_slow, 0) for _ in range(30)], DONE, of=worker)
-    slow, *quick = put_together(*[(handlers.sometimes_slow, "acme", 0 if n else 5.0) for n in range(30)])
+    slow, quick = put_around(handlers.sometimes_slow, 10.0, 0, 40)
 
     wait_for_status(quick, DONE, of=worker)
 
     assert status_of(slow) == Status.RUNNING
+
+
+def test_what_lies_ahead_is_handed_back_before_the_one_that_runs_is_waited_for(fleet: Fleet):
+    worker = fleet.start(*CHILDREN, slots=1, patch=LEFT_BEHIND, SHUTDOWN_TIMEOUT_SECONDS=20)
+    wait_for_status([put(handlers.sometimes_slow, 0) for _ in range(30)], DONE, of=worker)
+    slow, others = put_around(handlers.sometimes_slow, 5.0, 0)
+    wait_until(
+        lambda: sum(status_of(each) == DONE for each in others) == 10, "it is at the slow one", of=worker
+    )
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: all(status_of(each) != Status.RUNNING for each in others), "they are back", of=worker)
+
+    assert status_of(slow) == Status.RUNNING
+    assert worker.wait() == 0
+    assert status_of(slow) == DONE
+    back = [each for each in others if status_of(each) == Status.READY]
+    assert len(back) == 9
+    assert {one.error_code for each in back for one in executions_of(each)} == {"drain"}
+
+
+def test_a_job_that_is_handed_back_runs_nowhere_when_it_starts_elsewhere(fleet: Fleet):
+    first = fleet.start(*CHILDREN, slots=1, SHUTDOWN_TIMEOUT_SECONDS=0.5)
+    job_id = put(handlers.tick, 30.0)
+    (began, *_) = wait_for_effect("tick", job_id, of=first)
+    second = fleet.start(*CHILDREN, slots=1)
+
+    first.signal(signal.SIGTERM)
+    wait_until(
+        lambda: {each["pid"] for each in effects("tick")} != {began["pid"]}, "it runs there", of=second
+    )
+    assert first.wait() == 0
+
+    ticks = effects("tick", job_id)
+    there = min(each["at"] for each in ticks if each["pid"] != began["pid"])
+    assert max(each["at"] for each in ticks if each["pid"] == began["pid"]) < there
+    assert executions_of(job_id)[0].error_code == "shutdown"
 
 
 def test_suspects_run_side_by_side_where_nothing_runs_in_the_worker_itself(fleet: Fleet):
@@ -289,8 +335,9 @@ def test_suspects_run_side_by_side_where_nothing_runs_in_the_worker_itself(fleet
         Job.objects.update(attempt_count=2, crash_count=2)
 
     worker = fleet.start(*CHILDREN, slots=2, without=(handlers.note_in_thread,))
-
     wait_for_status(ids, DONE, of=worker)
+
+    assert [states_of(each) for each in ids] == [[AttemptState.COMPLETED]] * 2
 
 
 def test_the_process_that_makes_children_may_be_killed(fleet: Fleet):
@@ -415,21 +462,6 @@ def test_what_still_runs_at_the_end_is_killed_and_handed_back_unharmed(fleet: Fl
     assert job(long).crash_count == 0
     assert alive(family) == set()
     assert len(family) >= 4
-
-
-def test_what_lies_ahead_goes_back_when_the_worker_drains(fleet: Fleet):
-    worker = fleet.start(*CHILDREN, slots=1)
-    wait_for_status([put(handlers.sometimes_slow, 0) for _ in range(30)], DONE, of=worker)
-    slow, *ahead = put_together(*[(handlers.sometimes_slow, "acme", 0 if n else 2.0) for n in range(20)])
-    wait_until(
-        lambda: sum(status_of(each) == Status.RUNNING for each in ahead) > 3, "some are held", of=worker
-    )
-
-    assert worker.stop() == 0
-
-    assert status_of(slow) == DONE
-    assert {status_of(each) for each in ahead} == {Status.READY}
-    assert {one.error_code for each in ahead for one in executions_of(each)} == {"drain"}
 
 
 def test_nothing_outlives_a_worker_that_was_killed(fleet: Fleet):

@@ -9,6 +9,7 @@ forked.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -97,6 +98,9 @@ class Zygote:
 
 def run_worker(spec: dict[str, Any]) -> None:
     """Be a worker, in the child: never returns."""
+    for path, value in spec["patch"].items():
+        module, _, name = path.rpartition(".")
+        setattr(importlib.import_module(module), name, value)
     if spec["group"]:
         # As a shell starts it in a terminal.
         os.setpgid(0, 0)

@@ -20,6 +20,7 @@ from django.db import connections
 from pgbroker import telemetry
 from pgbroker.conf import Settings
 from pgbroker.context import StopReason
+from pgbroker.db import Session
 from pgbroker.outcomes import Ended
 from pgbroker.registry import JobType, types
 from pgbroker.removals import removals
@@ -30,6 +31,8 @@ from pgbroker.runtime.executors.event_loop import EventLoopExecutor
 from pgbroker.runtime.executors.nursery_process import ignore_stops
 from pgbroker.runtime.isolation import IDLE_SECONDS, LogTail, close_idle_connections, losses
 from pgbroker.runtime.memory import resident_bytes
+from pgbroker.runtime.sessions import patience_of
+from pgbroker.runtime.severed import Severed, keep_looking
 
 # Added to how ready the kernel is to end this process when memory runs out, rather than the worker.
 OOM_SCORE = 500
@@ -40,6 +43,7 @@ class Rules:
     """What holds for a child as long as it lives; the first thing it is told."""
 
     settings: Settings
+    alias: str
     max_jobs: int | None
     max_rss: int | None
 
@@ -92,6 +96,9 @@ class Child:
         self._lock = threading.Lock()
         self._free = threading.Event()
         self.event_loop = EventLoopExecutor(self)
+        self._severed = Severed(rules.alias)
+        # The attempt whose connections are looked at since the worker lost one.
+        self._looked_after: Attempt | None = None
 
     # -------------------------------------------------------------- life
 
@@ -99,6 +106,7 @@ class Child:
         """Run attempts until the worker has no more, or this process has done its share."""
         if self.settings.MAX_LOG_BYTES:
             logging.getLogger().addHandler(LogTail())
+        self._severed.watch()
         threading.Thread(target=self._listen, name="pgbroker-stops", daemon=True).start()
         self._write(wire.READY)
         while not self._leaving and (message := self._next()) is not None:
@@ -164,7 +172,10 @@ class Child:
     def _listen(self) -> None:
         while len(body := self._said.read(wire.STOP.size)) == wire.STOP.size:
             code, number = wire.STOP.unpack(body)
-            self._hear(wire.REASONS[code], number)
+            if code == wire.LOSS:
+                self._hear_of_loss(number / wire.LOSS_UNITS)
+            else:
+                self._hear(wire.REASONS[code], number)
         # The worker is gone. Nobody wants what is done here, and another may be doing it by now.
         os._exit(1)
 
@@ -184,6 +195,23 @@ class Child:
         attempt.stop.set(reason)
         if attempt.job_type.is_async:
             self.event_loop.ask_to_stop(attempt)
+
+    def _hear_of_loss(self, at: float) -> None:
+        """Look whether the handler that runs now waits in a connection that is as dead as the worker's was."""
+        losses.last_at = max(losses.last_at, at)
+        with self._lock:
+            attempt = self._attempt
+            if attempt is None or attempt is self._looked_after:
+                return
+            self._looked_after = attempt
+        patience = patience_of("drain", self.settings)
+        session = Session(self._rules.alias, purpose="severed", patience=patience)
+        threading.Thread(
+            target=keep_looking,
+            args=(self._severed, session, lambda: self._attempt is attempt),
+            name="pgbroker-severed",
+            daemon=True,
+        ).start()
 
     # -------------------------------------------------------------- what attempts ask of their place
 

@@ -102,6 +102,11 @@ class ChildLink:
         with suppress(OSError):
             self.words.send(wire.STOP.pack(wire.REASONS.index(reason), number))
 
+    def tell_loss(self, at: float) -> None:
+        """Tell when the worker last lost a connection."""
+        with suppress(OSError):
+            self.words.send(wire.STOP.pack(wire.LOSS, int(at * wire.LOSS_UNITS)))
+
     def let_go(self) -> None:
         """Ask it to end once it waits for an attempt."""
         self.leaving = True

@@ -89,6 +89,11 @@ class ProcessExecutor:
         if self._is_running():
             self._orders.give(self._tell_all)
 
+    def tell_loss(self) -> None:
+        """Let children know that a connection was lost: those of their handlers may be dead as well."""
+        if self._is_running():
+            self._orders.give(self._tell_loss)
+
     def recall(self) -> None:
         """Put what lies ahead in the children's sockets back into the line; returns when it is there."""
         if self._is_running():
@@ -121,7 +126,10 @@ class ProcessExecutor:
     def _run(self) -> None:
         options = self.worker.options
         rules = Rules(
-            settings=self.worker.settings, max_jobs=options.max_jobs_per_child, max_rss=options.max_rss
+            settings=self.worker.settings,
+            alias=self.worker.alias,
+            max_jobs=options.max_jobs_per_child,
+            max_rss=options.max_rss,
         )
         try:
             self._selector.register(self._orders.ear, selectors.EVENT_READ, self._orders)
@@ -146,8 +154,7 @@ class ProcessExecutor:
     def _turn(self) -> None:
         self._orders.follow()
         self._assign()
-        wait = self._free_what_is_stuck()
-        self._assign()
+        wait = QUICK_SECONDS if any(len(link.queue) > 1 for link in self._brood.links()) else LOOK_SECONDS
         if self._closing_until is None:
             wanted = min(self.worker.board.slots, self._most + 1)
             wait = min(wait, self._brood.keep(wanted) or wait)
@@ -170,6 +177,7 @@ class ProcessExecutor:
         if look_round:
             for link, status in self._brood.ended():
                 self._ended(link, status)
+        self._free_what_is_stuck()
         self._assign()
         for link in links:
             if link.queue and not link.leaving:
@@ -200,6 +208,10 @@ class ProcessExecutor:
     def _tell_all(self) -> None:
         for link in self._brood.links():
             link.tell(None)
+
+    def _tell_loss(self) -> None:
+        for link in self._brood.links():
+            link.tell_loss(losses.last_at)
 
     def _recall(self, done: threading.Event) -> None:
         for link in self._brood.links():
@@ -295,17 +307,13 @@ class ProcessExecutor:
                 self._brood.idle.append(link)
         self._follow_all(self.worker.board.give_back(ahead))
 
-    def _free_what_is_stuck(self) -> float:
-        """Take back what lies behind jobs that turned out to be slow; returns how long to wait for the next look."""
-        wait = LOOK_SECONDS
+    def _free_what_is_stuck(self) -> None:
+        """Take back what lies behind jobs that turned out to be slow."""
         since = time.monotonic() - QUICK_SECONDS
         for link in self._brood.links():
-            if len(link.queue) > 1:
-                wait = QUICK_SECONDS
-                running = link.running
-                if running is not None and running.started is not None and running.started < since:
-                    self._take_back(link)
-        return wait
+            running = link.running
+            if len(link.queue) > 1 and running is not None and (running.started or since) < since:
+                self._take_back(link)
 
     # -------------------------------------------------------------- and come back
 

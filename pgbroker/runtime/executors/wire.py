@@ -37,6 +37,8 @@ NOW = int(socket.MSG_DONTWAIT)
 
 # Why, and which attempt of the child it is about. No reason: the worker drains.
 STOP = struct.Struct("!BQ")
+# One code more: the worker lost a connection; the number is when, by the monotonic clock, in microseconds.
+LOSS, LOSS_UNITS = 255, 1_000_000
 REASONS: tuple[StopReason | None, ...] = (None, "cancelled", "timed_out", "lease_lost", "shutdown")
 
 
