@@ -286,7 +286,7 @@ def test_an_unknown_key_in_options_refuses_its_own_entry():
 
     assert (first[2], refused[2:]) == (
         "created",
-        ("invalid_option", 'there is no key "time_out" in options. Use backoff, timeout.'),
+        ("invalid_option", 'there is no key "time_out" in options. Use backoff, on_exhausted, timeout.'),
     )
 
 
