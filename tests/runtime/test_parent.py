@@ -24,7 +24,7 @@ from tests.runtime.fleet import (
     wait_until,
     workers,
 )
-from tests.runtime.test_processes import alive, parents
+from tests.runtime.test_processes import alive, parents, sockets_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,9 +54,8 @@ def start(fleet: Fleet, *flags: str, **settings: object) -> WorkerProcess:
 def test_what_dies_is_started_again_and_all_drain_at_the_end(fleet: Fleet):
     parent = start(fleet)
     first = processes_of(parent)
-    # No socket at all, so no connection to the database either.
-    files = [os.readlink(each) for each in Path(f"/proc/{parent.pid}/fd").iterdir()]
-    assert [each for each in files if each.startswith("socket:")] == []
+    # So no connection to the database either.
+    assert sockets_of(parent.pid) == []
 
     victim = min(first)
     os.kill(victim, signal.SIGKILL)

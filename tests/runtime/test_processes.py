@@ -20,6 +20,7 @@ from pgbroker.testing import guards_off
 from tests.runtime import handlers
 from tests.runtime.fleet import (
     HEARTBEAT,
+    TENANTS,
     Fleet,
     WorkerProcess,
     effects,
@@ -71,6 +72,16 @@ def nursery_of(worker: WorkerProcess) -> int:
     """The process that makes a worker's children."""
     (nursery,) = [pid for pid, parent in parents().items() if parent == worker.pid]
     return nursery
+
+
+def sockets_of(pid: int) -> list[str]:
+    """The sockets that a process has open."""
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        # One may be closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(each))
+    return [each for each in found if each.startswith("socket:")]
 
 
 def family_of(worker: WorkerProcess) -> set[int]:
@@ -179,6 +190,27 @@ def test_arguments_and_results_of_any_size_pass(fleet: Fleet):
 
     assert [len(result_of(each)) for each in ids[:5]] == sizes
     assert [result_of(each) for each in ids[5:]] == sizes[:4]
+
+
+@pytest.mark.parametrize("options", [{}, {"pool": {"min_size": 1, "max_size": 2}}], ids=["plain", "pool"])
+def test_b117_no_connection_is_open_where_children_are_forked(fleet: Fleet, options: dict[str, Any]):
+    """Upkeep is at work all the time; what forks has one socket, to its worker."""
+    worker = fleet.start(
+        *CHILDREN, slots=3, REAP_SECONDS=0.1, database={"OPTIONS": options, "CONN_MAX_AGE": 0}
+    )
+    nursery = nursery_of(worker)
+    # More while it passes the sockets of a child on.
+    wait_until(lambda: len(sockets_of(nursery)) == 1, "it has one socket", of=worker)
+
+    ids = [put(handlers.note, "worked", tenant=TENANTS[n % 2]) for n in range(60)]
+    ids += [put(handlers.die, 1, max_attempts=1)]
+    wait_for_status(ids[:-1], DONE, of=worker)
+    wait_for_status(ids[-1], DEAD, of=worker)
+
+    assert len(effects("worked")) == 60
+    assert worker.stop() == 0
+    assert "connection lost" not in worker.log
+    assert "Traceback" not in worker.log.replace("pgbroker.errors.ChildCrashed", "")
 
 
 def test_the_type_says_where_it_runs_and_the_worker_for_those_that_do_not(fleet: Fleet):
