@@ -71,3 +71,18 @@ def superuser(db: None) -> Iterator[psycopg.Connection]:
         if not may:
             pytest.skip("the user in DATABASE_URL is not a superuser")
         yield connection
+
+
+@pytest.fixture
+def no_process_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Forget the handlers that run in child processes, for workers inside the test's own process.
+
+    Each of them would start a fresh interpreter for children that the test has no use for.
+    """
+    from pgbroker import registry
+
+    known = registry._types
+    kept = {function: task for function, task in known._by_function.items() if task.executor != "process"}
+    monkeypatch.setattr(known, "_by_function", kept)
+    monkeypatch.setattr(known, "_by_key", None)

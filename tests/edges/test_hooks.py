@@ -24,6 +24,8 @@ from tests.runtime.fleet import wait_until
 from tests.support.jobs import status
 from tests.support.sessions import second_session
 
+pytestmark = pytest.mark.usefixtures("no_process_types")
+
 QUEUE = "hooked"
 inside: ContextVar[tuple[str, ...]] = ContextVar("inside", default=())
 seen: list[Any] = []

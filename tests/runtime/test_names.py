@@ -90,6 +90,7 @@ def test_b003_after_a_kill_the_same_name_starts_again_and_the_lost_job_is_recove
     wait_until(lambda: is_kept_by(second), "it has the name", of=second)
 
 
+@pytest.mark.slow
 def test_of_two_that_wait_for_a_dead_ones_name_one_gets_it(fleet: Fleet):
     named(fleet).kill()
 
@@ -118,6 +119,7 @@ def test_a_holder_that_stood_still_and_lost_its_name_notices_and_ends(fleet: Fle
     wait_until(lambda: is_kept_by(second), "it has the name", of=second)
 
 
+@pytest.mark.slow
 def test_a_holder_that_stood_still_and_lost_nothing_goes_on(fleet: Fleet):
     first = named(fleet)
     first.signal(signal.SIGSTOP)

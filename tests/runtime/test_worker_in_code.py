@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from tests.support.jobs import attempt_states, status
 from tests.support.scraping import get
 from tests.support.sessions import second_session
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_process_types")]
 
 QUEUE = "in-code"
 PATIENCE_SECONDS = 60.0
@@ -253,7 +254,8 @@ def test_its_port_answers_while_it_runs():
 
 
 def test_liveness_is_the_turn_of_the_claim_loop_and_not_a_beating_heart():
-    with BackgroundWorker(OPTIONS) as background:
+    # Its heart beats every two seconds.
+    with BackgroundWorker(replace(OPTIONS, lease_seconds=6)) as background:
         worker = background.worker
         health = Health(worker, stuck_seconds=0.5)
         until(lambda: health.ready().holds, "it is ready")
