@@ -71,7 +71,7 @@ class JobAdmin(LookOnly):
         time_column("finished_at"),
         "shown_error",
     )
-    list_filter = (ByStatus, ByQueue, ByType, ByTag)
+    list_filter = (ByStatus, ByTag, ByQueue, ByType)
     list_select_related = ("job_type", "queue")
     list_per_page = PAGE
     ordering = ("-id",)

@@ -24,6 +24,7 @@ from tests.support.jobs import (
     TYPE,
     WORKER,
     age,
+    age_key,
     claim_many,
     claim_one,
     completed,
@@ -107,6 +108,18 @@ def test_where_nobody_has_the_key_or_its_holder_let_go_of_it_a_job_is_created():
 
     assert (first.outcome, first.detail) == (second.outcome, second.detail) == ("created", None)
     assert holder() == second.job_id
+
+
+def test_a_job_whose_window_is_over_is_left_to_run():
+    """It has let go of its key, so there is nobody to replace."""
+    old = ask(idempotency_scope="window", window_seconds=60)
+    age_key(seconds=60)
+
+    new = replace()
+
+    assert (new.outcome, new.detail) == ("created", None)
+    assert (status(old.job_id), status(new.job_id)) == (Status.READY, Status.READY)
+    assert holder() == new.job_id
 
 
 def test_the_new_job_may_be_replaced_in_its_turn():

@@ -255,6 +255,8 @@ begin
           and entry.on_conflict = 'replace'
           and locked ? entry.ordinal::text
           and held.job_id <> entry.id
+          -- One that has let go of its key, since its window is over, is left to run.
+          and pgbroker.holds_key_1(held.scope, held.expires_at, job.status)
           and pgbroker.is_replaceable_1(held.job_id, entry.id)
         order by held.job_id
         for no key update of job
