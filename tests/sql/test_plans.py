@@ -181,7 +181,7 @@ def test_what_fails_is_found_without_reading_what_went_well(session, explained):
     with explained.paused(), guards_off(), connection.cursor() as cursor:
         cursor.execute(
             "insert into pgbroker.execution (job_id, tenant_id, attempt_no, state) "
-            "select gen_random_uuid(), 'default', 1, case when n %% 1000 = 0 then 2 else 1 end "
+            "select gen_random_uuid(), 'default', 1, case when n %% 2000 = 0 then 2 else 1 end "
             "from generate_series(1, %s) as n",
             [50_000],
         )
