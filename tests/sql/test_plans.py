@@ -140,7 +140,8 @@ def test_a_list_by_tag_goes_by_its_index_whatever_else_is_asked_for(statistics, 
     for plan in explained.plans:
         assert ways(plan, "job_tag") == {"job_tag_pkey"}
         assert "Seq Scan" not in ways(plan)
-        # Without statistics nobody knows that a status is rare: then all jobs with the tag may be looked at.
+    # Of a tag that every job has, all may be looked at for a rare status: six plans. So may they without statistics.
+    for plan in explained.plans[6:]:
         assert buffers(plan) < 3_000 or statistics == "none"
 
 
