@@ -22,6 +22,7 @@ from pgbroker.lifecycle.declare import declare_queues
 from pgbroker.models import Execution, Job, Worker
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import scope_all
+from tests.support.processes import alive, descendants_of
 from tests.support.sessions import conninfo, environment_of_processes
 
 T = TypeVar("T")
@@ -177,12 +178,17 @@ class Fleet:
         return worker.wait_until_started() if wait else worker
 
     def kill_all(self) -> None:
-        """End every worker at once."""
+        """End every worker at once, and what it started: that would go on for a while, into the next test."""
         for worker in self._workers:
             if worker.exit_code is None:
+                started = descendants_of(worker.pid)
                 with contextlib.suppress(ProcessLookupError):
                     worker.signal(signal.SIGCONT)
                 worker.kill()
+                for pid in started:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                wait_until(lambda started=started: not alive(started), "what it started is gone")
         self._workers.clear()
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from tests.runtime.fleet import (
     wait_until,
     workers,
 )
-from tests.runtime.test_processes import alive, parents, sockets_of
+from tests.support.processes import alive, descendants_of, parents, sockets_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,14 +35,6 @@ CHILDREN = ("--executor", "process")
 def processes_of(parent: WorkerProcess) -> set[int]:
     """The worker processes of a parent."""
     return {pid for pid, above in parents().items() if above == parent.pid} & alive(parents())
-
-
-def descendants_of(parent: WorkerProcess) -> set[int]:
-    """The worker processes, their nurseries, and the children of those."""
-    found, above = {parent.pid}, parents()
-    for _ in range(3):
-        found |= {pid for pid in above if above[pid] in found}
-    return found - {parent.pid}
 
 
 def start(fleet: Fleet, *flags: str, **settings: object) -> WorkerProcess:
@@ -76,7 +68,7 @@ def test_workers_drain_when_their_parent_is_killed(fleet: Fleet):
     parent = start(fleet, *CHILDREN)
     job_id = put(handlers.work, 1.0)
     wait_for_effect("enter", job_id, of=parent)
-    family = descendants_of(parent)
+    family = descendants_of(parent.pid)
     assert len(family) >= 5
 
     parent.kill()
@@ -90,7 +82,7 @@ def test_a_signal_to_the_parent_and_all_workers_at_once_is_one(fleet: Fleet):
     parent = start(fleet, *CHILDREN)
     job_id = put(handlers.work, 2.0)
     wait_for_effect("enter", job_id, of=parent)
-    everyone = descendants_of(parent)
+    everyone = descendants_of(parent.pid)
     assert len(everyone) >= 5
 
     for pid in (*everyone, parent.pid):

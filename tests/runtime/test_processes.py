@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from tests.runtime.fleet import (
     wait_for_status,
     wait_until,
 )
+from tests.support.processes import alive, descendants_of, parents, sockets_of
 from tests.support.storages import LARGE, LIMIT, body_storage, files_in, storages_setting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,48 +45,10 @@ GRACE = 2.0
 MARGIN = 5.0
 
 
-def alive(pids: Iterable[int]) -> set[int]:
-    """Those of the processes that are there and no zombies."""
-    found = set()
-    for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if state != "Z":
-            found.add(pid)
-    return found
-
-
-def parents() -> dict[int, int]:
-    """The parent of each process there is."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    return found
-
-
 def nursery_of(worker: WorkerProcess) -> int:
     """The process that makes a worker's children."""
     (nursery,) = [pid for pid, parent in parents().items() if parent == worker.pid]
     return nursery
-
-
-def sockets_of(pid: int) -> list[str]:
-    """The sockets that a process has open."""
-    found = []
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        # One may be closed meanwhile.
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(each))
-    return [each for each in found if each.startswith("socket:")]
-
-
-def family_of(worker: WorkerProcess) -> set[int]:
-    """The nursery of a worker, and its children."""
-    nursery = nursery_of(worker)
-    return {nursery, *[pid for pid, parent in parents().items() if parent == nursery]}
 
 
 def result_of(job_id: Any) -> Any:
@@ -376,7 +337,7 @@ def test_the_process_that_makes_children_may_be_killed(fleet: Fleet):
     worker = fleet.start(*CHILDREN, slots=1)
     job_id = put(handlers.die_slowly, max_attempts=10)
     wait_for_effect("enter", job_id, of=worker)
-    before = family_of(worker)
+    before = descendants_of(worker.pid)
 
     os.kill(nursery_of(worker), signal.SIGKILL)
     wait_until(lambda: job(job_id).crash_count == 1, "its child is gone", of=worker)
@@ -481,7 +442,7 @@ def test_what_still_runs_at_the_end_is_killed_and_handed_back_unharmed(fleet: Fl
     short, early, long = put(handlers.work, 1.0), put(handlers.leave_early), put(handlers.stubborn, 600)
     for each in (short, early, long):
         wait_for_effect("enter", each, of=worker)
-    family = family_of(worker)
+    family = descendants_of(worker.pid)
 
     assert worker.stop() == 0
 
@@ -500,7 +461,7 @@ def test_nothing_outlives_a_worker_that_was_killed(fleet: Fleet):
     worker = fleet.start(*CHILDREN, slots=3)
     for task, argument in ((handlers.stubborn, 600), (handlers.hold_the_gil, 40)):
         wait_for_effect("enter", put(task, argument), of=worker)
-    family = family_of(worker)
+    family = descendants_of(worker.pid)
 
     worker.kill()
 
