@@ -47,6 +47,17 @@ class Lane:
         self.passed_over = False
         self.full_look_at = 0.0
         self.full_look_cost = 0.0
+        self.claimed_at = 0.0
+        self.claim_cost = 0.0
+
+    @property
+    def waits_for_idle(self) -> bool:
+        """What it has, as far as known, cannot be held."""
+        return self.passed_over or not self.more_to_hold
+
+    def is_owed_a_slot(self, now: float) -> bool:
+        """Tell whether a slot should fall idle for what cannot be held: in its turn, but not at every turn."""
+        return self.waits_for_idle and now - self.claimed_at >= self.claim_cost / FULL_LOOK_SHARE
 
     def full_look_due(self, now: float) -> bool:
         """Tell whether a look from the start is affordable again, and worth it."""
@@ -245,13 +256,15 @@ class Claimer:
                 lane.queue.id,
             ),
         )
-        total = 0
+        now, total = time.monotonic(), 0
+        # Where a queue has work that cannot be held, what others hold must not keep it from its turn.
+        owed = any(lane.is_owed_a_slot(now) for lane in lanes)
         for lane in lanes:
             now = time.monotonic()
             idle, hold = self._room()
             # Let the held ones run out first: a look from the start must have idle slots to fill, or slow
             # and fragile jobs at the head would be passed over for ever.
-            if idle == 0 and (lane.passed_over or not lane.more_to_hold or lane.full_look_due(now)):
+            if idle == 0 and (owed or lane.waits_for_idle or lane.full_look_due(now)):
                 hold = 0
             if idle + hold and (taken := self._claim(lane, idle, hold, now)):
                 self._served_last = lane.queue.id
@@ -290,8 +303,9 @@ class Claimer:
             bounds={} if full else lane.bounds,
             using=self.session,
         )
+        lane.claimed_at, lane.claim_cost = began, time.monotonic() - began
         if full:
-            lane.full_look_at, lane.full_look_cost = began, time.monotonic() - began
+            lane.full_look_at, lane.full_look_cost = began, lane.claim_cost
         if leases:
             lane.remember(leases)
             if telemetry.wanted("batch.claimed"):

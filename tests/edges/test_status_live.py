@@ -63,9 +63,10 @@ def test_it_draws_in_place_follows_the_terminal_and_gives_it_back() -> None:
 
     with live(through=SHELL) as status:
         status.wait_for_text(": 1 ready")
+        # A picture may come in parts.
+        status.wait_for(lambda terminal: any(line.split()[:2] == ["mail", "1"] for line in terminal.picture))
         assert has_been_taken(status.terminal)
         assert "q quits" in status.terminal.picture[0]
-        assert any(line.split()[:2] == ["mail", "1"] for line in status.terminal.picture)
         assert status.terminal.text.count("QUEUE ") == 1
 
         enqueue_one(queue="mail")

@@ -11,6 +11,7 @@ from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import scope_all
 from tests.runtime import handlers
 from tests.runtime.fleet import (
+    TENANTS,
     Fleet,
     effects,
     executions_of,
@@ -18,6 +19,7 @@ from tests.runtime.fleet import (
     make_queues,
     put,
     put_for_both,
+    put_together,
     raw_session,
     states_of,
     status_of,
@@ -156,6 +158,26 @@ def test_several_queues_are_served_in_turn(fleet: Fleet, seconds: float):
     # When a queue is half done, none of the others is further behind than what one claim takes.
     halfway = order[: len(order) // 2]
     assert min(halfway.count(name) for name in queues) >= 5
+
+
+def test_a_queue_whose_jobs_cannot_be_held_has_its_turn_beside_queues_whose_can(fleet: Fleet):
+    """Quick jobs held for two queues leave no slot idle: what is of no known pace must not wait until they are out."""
+    make_queues("one", "two", "three")
+    for name in ("one", "two"):
+        put_together(*[(handlers.enter_queue, TENANTS[0], name, 0.002)] * 500, queue_name=name)
+    worker = fleet.start(slots=1, PREFETCH_MAX=4)
+    wait_until(lambda: len(effects()) > 50, "they are known to be quick", of=worker)
+
+    overtaken = []
+    for n in range(5):
+        late = put(handlers.note, f"late {n}", queue_name="three")
+        before = len(effects())
+        wait_for_effect(f"late {n}", late, of=worker)
+        overtaken.append([each["what"] for each in effects()].index(f"late {n}") - before)
+
+    # Those that are held run first, and a claim or two of either queue.
+    assert max(overtaken) < 30
+    assert len(effects()) < 1000
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_every_hot_statement_keeps_its_index_at_every_size(rows, session, explai
             # Where there is not a row, another index that has the id may cost the same: nothing.
             assert ways(plan) <= {index, "job_pkey"} or rows == 0
             assert joins(plan) == whole_scans(plan) == set()
-            assert compared(plan) <= 50_000
+            assert compared(plan) <= 50_000, plan
 
         for limit in (1, 500):
             check("job_claim", partial(world.take, limit))
