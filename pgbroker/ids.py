@@ -1,8 +1,13 @@
 """Ids that are known before the row exists: UUIDv7 (RFC 9562), roughly in time order, unique anywhere."""
 
 import os
+import struct
 import time
+from collections.abc import Iterator
 from uuid import UUID
+
+_TWO_NUMBERS = struct.Struct(">HQ")
+_AT_ONCE = 256
 
 
 def new_id() -> UUID:
@@ -11,12 +16,26 @@ def new_id() -> UUID:
 
     Nothing relies on the order: hosts' clocks differ. It only keeps new rows close together.
     """
-    milliseconds = time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
-    noise = int.from_bytes(os.urandom(10), "big")
+    return _made_of(*_TWO_NUMBERS.unpack(os.urandom(_TWO_NUMBERS.size)))
+
+
+def new_ids() -> Iterator[UUID]:
+    """
+    Make one id after the other, as `new_id` does, for less: the system is asked for randomness once for many.
+
+    For one call in one process: what is left of the randomness is not carried into another call, or over a fork.
+    """
+    while True:
+        for high, low in _TWO_NUMBERS.iter_unpack(os.urandom(_TWO_NUMBERS.size * _AT_ONCE)):
+            yield _made_of(high, low)
+
+
+def _made_of(high: int, low: int) -> UUID:
+    """Put together the clock, 12 random bits and 62."""
     return UUID(
-        int=milliseconds << 80
+        int=(time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80
         | 0x7 << 76
-        | (noise >> 62 & 0xFFF) << 64
+        | (high & 0xFFF) << 64
         | 0b10 << 62
-        | noise & 0x3FFF_FFFF_FFFF_FFFF
+        | low & 0x3FFF_FFFF_FFFF_FFFF
     )

@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from pgbroker.errors import (
     InvalidArgument,
@@ -38,7 +38,20 @@ _dump_sorted = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False, sort_keys=True
 ).encode
 
-_Convert = Callable[[Codec, Any], Any]
+
+class JsonText(str):
+    """JSON as text, which goes into a statement as it is."""
+
+    __slots__ = ()
+
+
+class Encoded(NamedTuple):
+    """The envelope `{"v": 1, "args": [...], "kwargs": {...}}` of a call, its size in bytes of JSON, and that JSON."""
+
+    envelope: dict[str, Any]
+    size: int
+    text: JsonText
+
 
 _VERSION_CURE = (
     "The job was stored by other code, or from SQL. Of code: keep the old parameter until its jobs have run, "
@@ -160,27 +173,25 @@ def _result_codec(func: Callable[..., Any]) -> Codec | None:
 
 def encode(
     signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, limit_bytes: int
-) -> tuple[dict[str, Any], int]:
+) -> Encoded:
     """
-    Return the envelope `{"v": 1, "args": [...], "kwargs": {...}}` of a call, and its size in bytes of JSON.
+    Return a call as it is stored.
 
     Raises `InvalidArgument` with the path of what does not fit, `PayloadTooLarge` above *limit_bytes*.
     Nothing of the envelope is shared with the arguments.
     """
     walk = Walk(limit_bytes)
     try:
-        stored_args, stored_kwargs = _bind(
-            signature, args, kwargs, lambda codec, value: codec.write(value, walk)
-        )
+        stored_args, stored_kwargs = _bind(signature, args, kwargs, walk)
         envelope = {"v": ENVELOPE_VERSION, "args": stored_args, "kwargs": stored_kwargs}
-        size = size_of(_dump(envelope))
+        text = JsonText(_dump(envelope))
     except Refused as refused:
         raise InvalidArgument(refused.path, refused.trouble, refused.cure) from refused.__cause__
     except TooLarge:
         raise PayloadTooLarge(None, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES) from None
-    if size > limit_bytes:
+    if (size := size_of(text)) > limit_bytes:
         raise PayloadTooLarge(size, limit_bytes, of_body=limit_bytes >= LARGEST_BYTES)
-    return envelope, size
+    return Encoded(envelope, size, text)
 
 
 def decode(signature: Signature, envelope: Any) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -224,7 +235,7 @@ def _decode_carefully(signature: Signature, args: Any, kwargs: Any) -> tuple[lis
     if not isinstance(args, (list, tuple)) or type(kwargs) is not dict:
         _refuse_envelope(signature, 'needs a list in "args" and an object in "kwargs"')
     try:
-        return _bind(signature, args, kwargs, lambda codec, value: codec.read(value))
+        return _bind(signature, args, kwargs, None)
     except Refused as refused:
         raise UndecodableArgument(
             f"argument {refused.path} of {signature.name} {sentence(refused.trouble)} {refused.cure} {_VERSION_CURE}",
@@ -244,40 +255,48 @@ def _refuse_envelope(signature: Signature, trouble: str) -> NoReturn:
 
 
 def _bind(
-    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], convert: _Convert
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], walk: Walk | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Match a call to the signature as Python would, and convert each argument by its codec."""
+    """Match a call to the signature as Python would, and write each argument by its codec; read it without *walk*."""
     converted: list[Any] = []
-    for index, value in enumerate(args):
-        path, codec = _at(signature, index)
-        converted.append(_converted(convert, codec, value, path))
-    by_position = {name for name, _ in signature.positional[: len(args)]}
     named: dict[str, Any] = {}
+    positional, keyword = signature.positional, signature.keyword
+    by_position = {name for name, _ in positional[: len(args)]}
+    for index, value in enumerate(args):
+        path, codec = positional[index] if index < len(positional) else _beyond(signature, index)
+        try:
+            converted.append(codec.read(value) if walk is None else codec.write(value, walk))
+        except Exception as error:
+            _refuse_within(path, error)
     for name, value in kwargs.items():
-        path, codec = _named(signature, name, by_position)
-        named[name] = _converted(convert, codec, value, path)
-    for name in sorted(signature.required - by_position - (named.keys() - signature.positional_only)):
+        path, found = name, keyword.get(name)
+        if found is None or name in by_position:
+            path, found = _named(signature, name, by_position)
+        try:
+            named[name] = found.read(value) if walk is None else found.write(value, walk)
+        except Exception as error:
+            _refuse_within(path, error)
+    missing = signature.required.difference(by_position, named)
+    if signature.positional_only:  # of which one may be named too, where **kwargs takes it
+        missing |= (signature.required & signature.positional_only) - by_position
+    for name in sorted(missing) if missing else ():
         how = " by position" if name in signature.positional_only else ""
         raise refused_at(name, "is missing", f"{signature.name} needs it{how}.")
     return converted, named
 
 
-def _converted(convert: _Convert, codec: Codec, value: Any, path: str) -> Any:
-    try:
-        return convert(codec, value)
-    except Refused as refused:
-        refused.within(path)
-        raise
-    except (TooLarge, RecursionError):
-        raise
-    except Exception as error:
-        # Only a value that runs code of its own gets here, such as a sequence whose __iter__ raises.
-        raise refused_at(path, f"raised {type_name(error)} when it was read", "Pass plain data.") from error
+def _refuse_within(path: str, error: Exception) -> NoReturn:
+    """Raise what the conversion of the value at *path* raised."""
+    if isinstance(error, Refused):
+        error.within(path)
+        raise error
+    if isinstance(error, (TooLarge, RecursionError)):
+        raise error
+    # Only a value that runs code of its own gets here, such as a sequence whose __iter__ raises.
+    raise refused_at(path, f"raised {type_name(error)} when it was read", "Pass plain data.") from error
 
 
-def _at(signature: Signature, index: int) -> tuple[str, Codec]:
-    if index < len(signature.positional):
-        return signature.positional[index]
+def _beyond(signature: Signature, index: int) -> tuple[str, Codec]:
     if signature.var_positional is None:
         raise refused_at(
             f"args[{index}]",
@@ -291,8 +310,6 @@ def _at(signature: Signature, index: int) -> tuple[str, Codec]:
 def _named(signature: Signature, name: str, by_position: set[str]) -> tuple[str, Codec]:
     if name in by_position and name in signature.keyword:
         raise refused_at(name, "is given twice, by position and by name", "Give it once.")
-    if (codec := signature.keyword.get(name)) is not None:
-        return name, codec
     if signature.var_keyword is None or name in signature.reserved:
         known = ", ".join(signature.keyword) or "none"
         raise refused_at(
@@ -300,7 +317,11 @@ def _named(signature: Signature, name: str, by_position: set[str]) -> tuple[str,
         )
     extra, codec = signature.var_keyword
     path = f"{extra}{key_step(name)}"
-    _converted(lambda _, text: write_text(text, Walk(len(text))), codec, name, path)
+    try:
+        write_text(name, Walk(len(name)))
+    except Refused as refused:
+        refused.within(path)
+        raise
     return path, codec
 
 

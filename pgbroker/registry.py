@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from django.apps import apps
@@ -264,6 +265,7 @@ def _tasks_configured() -> bool:
     return bool(django_settings.is_overridden("TASKS"))  # type: ignore[misc]
 
 
+@cache
 def _own_backend() -> BaseTaskBackend:
     # Found by name: the backend is an edge above this module.
     return cast(BaseTaskBackend, import_string(BACKEND)(DEFAULT_TASK_BACKEND_ALIAS, {"QUEUES": []}))

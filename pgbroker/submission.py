@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
 from django.db import connections, transaction
 
 from pgbroker import bodies, correlation, hooks, payload, telemetry
-from pgbroker.conf import settings
 from pgbroker.custody import Custody
 from pgbroker.errors import (
     EnqueueRefused,
@@ -20,12 +18,11 @@ from pgbroker.errors import (
     UnknownJobType,
     UnknownQueue,
 )
-from pgbroker.ids import new_id
+from pgbroker.ids import new_id, new_ids
 from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
-from pgbroker.options import instant
-from pgbroker.policy.backoff import Backoff
 from pgbroker.policy.body_names import name_of
-from pgbroker.registry import Call, JobTask, exhausted_name, names, signature_of, synchronise_apart, types
+from pgbroker.registry import Call, JobTask, names, synchronise_apart, types
+from pgbroker.shared_rows import Shared, row_of, shared_of
 from pgbroker.tenancy import current_tenant, tenant_context
 from pgbroker.wakeups import wake_after_commit
 
@@ -56,6 +53,9 @@ class Outcome(NamedTuple):
     error: PgBrokerError | None = None
 
 
+_PENDING = Outcome(None, "pending")
+
+
 class Submission(NamedTuple):
     """A call as it is enqueued: the row the database takes, the arguments, and the custody of their body, if any."""
 
@@ -65,24 +65,22 @@ class Submission(NamedTuple):
     custody: Custody | None
 
 
-def submission_of(call: Call, *, using: str) -> Submission:
+def _submission_of(call: Call, shared: Shared, job_id: UUID) -> Submission:
     """
     Check one call and make the row that the database takes; arguments too large for it go to the storage.
 
     Everything that can be refused without the database is refused here, before anything left the
     process: raises `InvalidArgument`, `InvalidOption`, `PayloadTooLarge`, or `BodyNotStored`.
     """
-    chosen = settings()
-    limit_bytes = chosen.MAX_PAYLOAD_BYTES
-    call.task.call_options.refuse_if_at_odds()
-    envelope, size = payload.encode(
-        signature_of(call.task), call.args, call.kwargs, limit_bytes=bodies.row_limit(limit_bytes, chosen)
+    envelope, size, text = payload.encode(
+        shared.signature, call.args, call.kwargs, limit_bytes=shared.body_bytes
     )
-    row = _row_of(call, envelope)
-    return Submission(call, row, envelope, _in_a_body(call, row, using) if size > limit_bytes else None)
+    row = row_of(shared, job_id, text)
+    custody = _in_a_body(call, row, envelope, shared.database) if size > shared.limit_bytes else None
+    return Submission(call, row, envelope, custody)
 
 
-def _in_a_body(call: Call, row: dict[str, Any], using: str) -> Custody:
+def _in_a_body(call: Call, row: dict[str, Any], envelope: dict[str, Any], using: str) -> Custody:
     """Save the arguments as a body, before any statement: whoever claims the job must find it."""
     # As the statement will. A database that is away leaves no body behind, and whoever doubts what became of the
     # statement knows the connection that it went over.
@@ -90,8 +88,8 @@ def _in_a_body(call: Call, row: dict[str, Any], using: str) -> Custody:
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     tenant = call.task.call_options.tenant or _tenant_of_statements()
-    job_id = UUID(row["id"])
-    content = payload.envelope_body(row["args"])
+    job_id = row["id"]
+    content = payload.envelope_body(envelope)
     body = bodies.save(content, name=name_of(tenant, "arguments", job_id), tenant=tenant)
     row["args"], row["args_body"] = body.stub.as_json(), body.name
     return Custody(body.name, body.storage, job_id=job_id, using=using)
@@ -102,56 +100,6 @@ def _tenant_of_statements() -> str:
     return correlation.DEFAULT_TENANT if correlation.scope_all.get() else current_tenant()
 
 
-def _row_of(call: Call, envelope: dict[str, Any]) -> dict[str, Any]:
-    task, options = call.task, call.task.call_options
-    row: dict[str, Any] = {
-        "id": str(new_id()),
-        "job_type": task.key,
-        "queue": task.queue_name,
-        "args": envelope,
-        "type_version": task.version,
-        "priority": task.priority,
-        "max_attempts": options.max_attempts or task.max_attempts or settings().MAX_ATTEMPTS,
-    }
-    if task.run_after is not None:
-        row["available_at"] = instant("run_after", task.run_after).isoformat()
-    elif task.run_after_delay is not None:
-        row["delay_seconds"] = task.run_after_delay.total_seconds()
-    if isinstance(options.deadline, datetime):
-        row["deadline_at"] = options.deadline.isoformat()
-    elif options.deadline is not None:
-        row["deadline_seconds"] = options.deadline.total_seconds()
-    stored: dict[str, Any] = {}
-    backoff = options.backoff or task.backoff
-    if isinstance(backoff, Backoff):
-        stored["backoff"] = backoff.as_json()
-    if options.timeout is not None:
-        stored["timeout"] = options.timeout.total_seconds()
-    if options.on_exhausted is not None:
-        stored["on_exhausted"] = exhausted_name(options.on_exhausted)
-    if stored:
-        row["options"] = stored
-    for name in ("idempotency_key", "idempotency_scope", "on_conflict"):
-        if (value := getattr(options, name)) is not None:
-            row[name] = value
-    if options.window is not None:
-        row["window_seconds"] = options.window.total_seconds()
-    if (tags := task.tags if options.tags is None else options.tags) or options.tags is not None:
-        row["tags"] = list(tags)
-    for name, variable in (("principal", correlation.principal), ("traceparent", correlation.traceparent)):
-        if (value := variable.get()) is not None:
-            row[name] = value
-    if (value := options.correlation_id or correlation.current_correlation_id()) is not None:
-        row["correlation_id"] = value
-    return row
-
-
-def database_of(task: JobTask[Any, Any]) -> str:
-    """Return the alias a task's jobs are stored in: its backend's DATABASE option, or the first of DATABASES."""
-    alias = task.get_backend().options.get("DATABASE")
-    return str(alias) if alias else settings().DATABASES[0]
-
-
 def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueued]:
     """
     Enqueue one call in the current transaction; returns it and the answer. Raises what was refused.
@@ -159,11 +107,12 @@ def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueue
     Nobody is woken yet: whoever called tells the world first, then calls `wake`.
     """
     call = hooks.changed(call)
-    alias = using or database_of(call.task)
-    submission = submission_of(call, using=alias)
+    shared = shared_of(call.task, using=using)
+    alias = shared.database
+    submission = _submission_of(call, shared, new_id())
     row = submission.row
     try:
-        answer = _enqueue_as(call.task.call_options.tenant, [row], alias)[0]
+        answer = _enqueue_as(shared.tenant, [row], alias)[0]
     except BaseException:
         if submission.custody is not None:
             submission.custody.doubt()
@@ -184,7 +133,7 @@ def wake(submission: Submission, *, using: str) -> None:
 def _end_custody(custody: Custody, row: Mapping[str, Any], answer: Enqueued) -> None:
     """Keep the body if the call made a job, as long as the transaction says so; otherwise remove it."""
     # A job with this call's own id that exists already has this very body.
-    if answer.made or (not answer.refused and str(answer.job_id) == row["id"]):
+    if answer.made or (not answer.refused and answer.job_id == row["id"]):
         custody.keep_with(job_id=answer.job_id)
     else:
         custody.remove()
@@ -219,20 +168,24 @@ def _grouped(
 ) -> _Groups:
     """Check each call and save its body, if it has one, before any statement."""
     groups: _Groups = {}
+    # By the identity of a task: what they share holds it, so no other gets its place.
+    known: dict[int, Shared] = {}
+    ids = new_ids()
     for place, call in enumerate(calls):
         if not isinstance(call, Call):
             raise InvalidOption(f"calls[{place}]", f"is a {type(call).__name__}", "Give task.bind(...).")
         try:
             call = hooks.changed(call)
-            alias = using or database_of(call.task)
-            submission = submission_of(call, using=alias)
+            if (shared := known.get(id(call.task))) is None:
+                shared = known[id(call.task)] = shared_of(call.task, using=using)
+            submission = _submission_of(call, shared, next(ids))
         except PgBrokerError as error:
             outcomes.append(Outcome(None, error.code, error))
             continue
-        outcomes.append(Outcome(None, "pending"))
+        outcomes.append(_PENDING)
         if submission.custody is not None:
             pending[place] = submission.custody
-        groups.setdefault((alias, call.task.call_options.tenant), []).append((place, submission.row))
+        groups.setdefault((shared.database, shared.tenant), []).append((place, submission.row))
     return groups
 
 
@@ -241,6 +194,7 @@ def _enqueue_groups(groups: _Groups, outcomes: list[Outcome], pending: dict[int,
         if len(group) > ROWS_PER_STATEMENT:
             # One statement takes its keys in order; several must too, or two big calls deadlock each other.
             group.sort(key=_key_order)
+        told = telemetry.wanted("job.enqueued")
         with transaction.atomic(using=alias, savepoint=False):
             for start in range(0, len(group), ROWS_PER_STATEMENT):
                 chunk = group[start : start + ROWS_PER_STATEMENT]
@@ -251,7 +205,7 @@ def _enqueue_groups(groups: _Groups, outcomes: list[Outcome], pending: dict[int,
                         _end_custody(pending.pop(place), row, answer)
                     refused = refusal(row, answer)
                     outcomes[place] = Outcome(None if refused else answer.job_id, answer.outcome, refused)
-                    if refused is None:
+                    if told and refused is None:
                         _tell_event(row, answer)
             for queue in {row["queue"] for _, row in group}:
                 wake_after_commit(queue, using=alias)
@@ -273,7 +227,11 @@ def _enqueue_as(tenant: str | None, rows: list[dict[str, Any]], alias: str) -> l
 def _enqueue(rows: list[dict[str, Any]], alias: str) -> list[Enqueued]:
     """Enqueue rows; what only lacked its declaration, because no worker has started since, is declared first."""
     answers = enqueue_rows(rows, using=alias)
-    late = [place for place, answer in enumerate(answers) if _only_undeclared(rows[place], answer)]
+    late = [
+        place
+        for place, answer in enumerate(answers)
+        if answer.outcome != "created" and _only_undeclared(rows[place], answer)
+    ]
     if late:
         synchronise_apart(using=alias)
         again = enqueue_rows([rows[place] for place in late], using=alias)
@@ -303,7 +261,7 @@ def _after(row: Mapping[str, Any]) -> str | None:
 
 def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
     """Translate a refused answer to the error of its code; None when the job is stored."""
-    if not answer.refused:
+    if answer.outcome == "created" or not answer.refused:
         return None
     match answer.outcome:
         case "unknown_queue":

@@ -120,7 +120,7 @@ def handler(hint: Any = None, /) -> Signature:
 
 def round_trip(value: Any, hint: Any = None) -> Any:
     signature = handler(hint)
-    envelope, size = encode(signature, (), {"x": value}, limit_bytes=LIMIT)
+    envelope, size, _ = encode(signature, (), {"x": value}, limit_bytes=LIMIT)
     assert size == len(json.dumps(envelope, ensure_ascii=False, separators=(",", ":")).encode())
     args, kwargs = decode(signature, through_the_database(envelope))
     assert args == ()
@@ -408,8 +408,8 @@ def test_b147_equal_sets_make_equal_payloads():
     one, other = [0, 8], [8, 0]
     assert list(set(one)) != list(set(other))
 
-    first, _ = encode(signature, (), {"x": set(one)}, limit_bytes=LIMIT)
-    second, _ = encode(signature, (), {"x": set(other)}, limit_bytes=LIMIT)
+    first, _, _ = encode(signature, (), {"x": set(one)}, limit_bytes=LIMIT)
+    second, _, _ = encode(signature, (), {"x": set(other)}, limit_bytes=LIMIT)
 
     assert first == second
 
@@ -571,7 +571,7 @@ def test_the_durations_that_postgresql_prints_can_be_read():
 
 def bound(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     signature = signature_of(func, takes_context=False)
-    envelope, _ = encode(signature, args, kwargs, limit_bytes=LIMIT)
+    envelope, _, _ = encode(signature, args, kwargs, limit_bytes=LIMIT)
     return decode(signature, through_the_database(envelope))
 
 
@@ -733,7 +733,7 @@ def test_a_payload_above_the_limit_is_refused_without_being_built(value, hint):
 
 def test_a_payload_of_exactly_the_limit_is_taken():
     signature = handler(str)
-    _, size = encode(signature, (), {"x": "a" * 100}, limit_bytes=LIMIT)
+    _, size, _ = encode(signature, (), {"x": "a" * 100}, limit_bytes=LIMIT)
 
     assert encode(signature, (), {"x": "a" * 100}, limit_bytes=size)[1] == size
     with pytest.raises(PayloadTooLarge) as caught:
@@ -744,7 +744,7 @@ def test_a_payload_of_exactly_the_limit_is_taken():
 
 def test_the_envelope_shares_nothing_with_the_arguments():
     numbers = [1]
-    envelope, _ = encode(handler(list[int]), (), {"x": numbers}, limit_bytes=LIMIT)
+    envelope, _, _ = encode(handler(list[int]), (), {"x": numbers}, limit_bytes=LIMIT)
 
     numbers.append(2)
 
@@ -758,7 +758,7 @@ def lenient(value: Any) -> Any:
     def run(x, y: "NoSuchName" = None, z: complex = 0): ...  # type: ignore[name-defined]  # noqa: F821
 
     signature = signature_of(run, takes_context=False, lenient=True)
-    envelope, _ = encode(signature, (), {"x": value}, limit_bytes=LIMIT)
+    envelope, _, _ = encode(signature, (), {"x": value}, limit_bytes=LIMIT)
     return decode(signature, json.loads(json.dumps(envelope, allow_nan=False)))[1]["x"]
 
 

@@ -4,15 +4,18 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from pgbroker import db
+from pgbroker.payload import JsonText
 
 _PLAIN_TEXTS = ("principal", "correlation_id", "traceparent")
 _PLAIN_NUMBERS = ("type_version", "priority", "max_attempts")
 # What a plain job says of itself. A row with any other key goes the long way.
-_PLAIN = {"id", "job_type", "queue", "args", *_PLAIN_TEXTS, *_PLAIN_NUMBERS}
+_SAID = ("job_type", "queue", *_PLAIN_NUMBERS)
+_PLAIN = {"id", "args", *_SAID, *_PLAIN_TEXTS}
 _PRINTABLE = re.compile(r"[ -~]*").fullmatch
 
 
@@ -41,48 +44,102 @@ class Enqueued(NamedTuple):
         return not self.made and self.outcome != "existing"
 
 
-def _enqueue_plain(row: dict[str, Any], using: str | db.Session) -> Enqueued | None:
-    """Try the short way, which takes half the time: None when the row needs the long one, and nothing is stored."""
-    if not row.keys() <= _PLAIN:
+def enqueue_rows(rows: Sequence[dict[str, Any]], *, using: str | db.Session = "default") -> list[Enqueued]:
+    """
+    Enqueue jobs for the current tenant, each a row as `pgbroker.enqueue_many_1` takes it, in one statement.
+
+    Returns one answer a row, in order; a refused row does not sink the others. The rows become visible
+    with the caller's commit. An id may be a UUID, and arguments a `JsonText`.
+    """
+    if not rows:
+        return []
+    if (answers := _enqueue_plain(rows, using)) is not None:
+        return answers
+    jobs = ",".join(map(_text_of_row, rows))
+    found = db.fetch("enqueue_many", {"jobs": f"[{jobs}]"}, tuple, using=using)
+    created_at = found[0][4]
+    return [Enqueued._make((*answer[:4], created_at)) for answer in found]
+
+
+def _enqueue_plain(rows: Sequence[dict[str, Any]], using: str | db.Session) -> list[Enqueued] | None:
+    """Try the short way, which takes half the time: None when a row needs the long one, and nothing is stored."""
+    parameters = _in_common(rows)
+    ids = None if parameters is None else _ids_of(rows)
+    if parameters is None or ids is None:
         return None
+    texts = [_text_of(row["args"]) for row in rows]
+    if len(rows) == 1:
+        parameters |= {"job_id": ids[0], "args": texts[0]}
+        (created_at,) = db.fetch("enqueue_plain", parameters, _only, using=using)
+    else:
+        # As one text each: the driver would look at every element of a list.
+        listed = ",".join([f"{job_id.int:032x}" for job_id in ids])
+        parameters |= {"job_ids": f"{{{listed}}}", "args": f"[{','.join(texts)}]"}
+        (created_at,) = db.fetch("enqueue_plain_many", parameters, _only, using=using)
+    if created_at is None:
+        return None
+    return [Enqueued(place, job_id, "created", None, created_at) for place, job_id in enumerate(ids, 1)]
+
+
+def _in_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return what plain rows say of themselves, None when they are not plain or differ."""
+    first = rows[0]
+    names = first.keys()
+    if not names <= _PLAIN or not names >= {"id", "args", *_SAID}:
+        return None
+    texts = {name: first.get(name) for name in ("job_type", "queue", *_PLAIN_TEXTS)}
+    numbers = {name: first[name] for name in _PLAIN_NUMBERS}
+    # What may not fit a parameter of the statement is for the long way, which refuses the row and not the call.
+    if not all(value is None or (type(value) is str and _PRINTABLE(value)) for value in texts.values()):
+        return None
+    if not all(type(value) is int and abs(value) < 2**31 for value in numbers.values()):
+        return None
+    if len(rows) > 1 and not _all_say(rows, [name for name in first if name not in ("id", "args")]):
+        return None
+    return texts | numbers
+
+
+def _all_say(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> bool:
+    """Tell whether the rows say the same under *names*, and have an id and arguments besides."""
+    said, count = itemgetter(*names), len(rows[0])
+    wanted = said(rows[0])
+    types = [*map(type, wanted)]
     try:
-        job_id = UUID(row["id"])
-        texts = [row["job_type"], row["queue"], *(row.get(name) for name in _PLAIN_TEXTS)]
-        numbers = [row[name] for name in _PLAIN_NUMBERS]
+        # True is equal to 1, and is no number.
+        return all(
+            len(row) == count
+            and "args" in row
+            and (mine := said(row)) == wanted
+            and [*map(type, mine)] == types
+            for row in rows
+        )
+    except KeyError:
+        return False
+
+
+def _ids_of(rows: Sequence[dict[str, Any]]) -> list[UUID] | None:
+    try:
+        return [value if type(value) is UUID else UUID(value) for value in map(itemgetter("id"), rows)]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    # What may not fit a parameter of the statement is for the long way, which refuses the row and not the call.
-    if not all(value is None or (type(value) is str and _PRINTABLE(value)) for value in texts):
-        return None
-    if not all(type(value) is int and abs(value) < 2**31 for value in numbers):
-        return None
-    parameters = dict(
-        zip(("job_type", "queue", *_PLAIN_TEXTS, *_PLAIN_NUMBERS), texts + numbers, strict=True)
-    )
-    (created_at,) = db.fetch(
-        "enqueue_plain", {"job_id": job_id, "args": _dumps(row["args"]), **parameters}, _only, using=using
-    )
-    return None if created_at is None else Enqueued(1, job_id, "created", None, created_at)
 
 
 def _only(values: Sequence[Any]) -> Any:
     return values[0]
 
 
-def _dumps(value: Any) -> str:
+def _text_of(value: Any) -> str:
+    if type(value) is JsonText:
+        return value
     # A value that JSON does not know was refused where the arguments were encoded.
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def enqueue_rows(rows: Sequence[dict[str, Any]], *, using: str | db.Session = "default") -> list[Enqueued]:
-    """
-    Enqueue jobs for the current tenant, each a row as `pgbroker.enqueue_many_1` takes it, in one statement.
-
-    Returns one answer a row, in order; a refused row does not sink the others. The rows become visible
-    with the caller's commit.
-    """
-    if not rows:
-        return []
-    if len(rows) == 1 and (answer := _enqueue_plain(rows[0], using)) is not None:
-        return [answer]
-    return db.fetch("enqueue_many", {"jobs": _dumps(rows)}, Enqueued._make, using=using)
+def _text_of_row(row: dict[str, Any]) -> str:
+    said = dict(row)
+    if type(said.get("id")) is UUID:
+        said["id"] = str(said["id"])
+    if type(said.get("args")) is not JsonText:
+        return _text_of(said)
+    args = said.pop("args")
+    return f'{{"args":{args},{_text_of(said)[1:]}' if said else f'{{"args":{args}}}'

@@ -28,6 +28,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/enqueue_keys_1.sql"),
                 RunFile("sql/functions/enqueue_many_1.sql"),
                 RunFile("sql/functions/enqueue_plain_1.sql"),
+                RunFile("sql/functions/enqueue_plain_many_1.sql"),
                 RunFile("sql/functions/enqueue.sql"),
                 RunFile("sql/functions/delete_queue_1.sql"),
                 RunFile("sql/functions/enqueue_exhausted_1.sql"),

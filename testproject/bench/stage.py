@@ -70,7 +70,7 @@ def fill(
     using: str = "default",
 ) -> None:
     """Make *count* ready jobs, numbered from *first*; statistics and visibility as after a quiet while."""
-    envelope, _ = payload.encode(registry.signature_of(task), (0, DAY), {"note": NOTE}, limit_bytes=10_000)
+    envelope, _, _ = payload.encode(registry.signature_of(task), (0, DAY), {"note": NOTE}, limit_bytes=10_000)
     path = ["kwargs", "number"] if "number" in envelope["kwargs"] else ["args", "0"]
     with connections[using].cursor() as cursor:
         cursor.execute(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from io import StringIO
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -149,12 +150,14 @@ def test_a_tenant_deletes_none():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("how", ["enqueue_many_1", "enqueue_plain_1"])
+@pytest.mark.parametrize("how", ["enqueue_many_1", "enqueue_plain_1", "enqueue_plain_many_1"])
 def test_an_enqueue_that_is_not_committed_is_waited_for_a_second_and_then_the_queue_stays(how):
     calls = {
         "enqueue_many_1": f"""select * from pgbroker.enqueue_many_1('[{{"job_type": "{TYPE}", "queue": "mial"}}]')""",
         "enqueue_plain_1": "select pgbroker.enqueue_plain_1(gen_random_uuid(), "
         f"""'{TYPE}', 'mial', '{{"v": 1, "args": [], "kwargs": {{}}}}', 1, 0, 5, null, null, null)""",
+        "enqueue_plain_many_1": "select pgbroker.enqueue_plain_many_1(array[gen_random_uuid()], "
+        f"""'{TYPE}', 'mial', '[{{"v": 1, "args": [], "kwargs": {{}}}}]', 1, 0, 5, null, null, null)""",
     }
     with connection.cursor() as cursor:
         cursor.execute(
@@ -199,17 +202,18 @@ def test_an_enqueue_that_comes_behind_the_delete_finds_no_queue():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_plain_enqueue_that_comes_behind_the_delete_finds_no_queue():
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_plain_enqueue_that_comes_behind_the_delete_finds_no_queue(count):
     plain = {
-        "id": "00000000-0000-7000-8000-000000000077", "job_type": TYPE, "queue": "mial", "type_version": 1,
+        "job_type": TYPE, "queue": "mial", "type_version": 1,
         "args": {"v": 1, "args": [], "kwargs": {}}, "priority": 0, "max_attempts": 5,
     }  # fmt: skip
     with transaction.atomic():
         assert delete_queue("mial") == "deleted"
-        enqueuing = InThread(lambda: enqueue_rows([plain])).start()
+        enqueuing = InThread(lambda: enqueue_rows([{**plain, "id": uuid4()} for _ in range(count)])).start()
         wait_until_blocked(enqueuing)
 
-    assert [answer.outcome for answer in enqueuing.result()] == ["unknown_queue"]
+    assert [answer.outcome for answer in enqueuing.result()] == ["unknown_queue"] * count
 
 
 # ------------------------------------------------------------------ on the command line

@@ -110,6 +110,7 @@ def test_a_row_that_is_not_plain_goes_the_long_way_at_once(changes, outcome):
         ({"traceparent": "x" * 256}, "invalid_option"),
         ({"args": {"v": 2}}, "invalid_argument"),
         ({"args": [1]}, "invalid_argument"),
+        ({"args": 5}, "invalid_argument"),
     ],
 )
 def test_what_breaks_a_rule_stores_nothing_on_the_short_way_and_is_explained_by_the_long_one(

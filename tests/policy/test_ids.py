@@ -1,0 +1,33 @@
+"""Ids: UUIDv7 of the host's clock, each its own, whether they are made one at a time or many."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from pgbroker.ids import new_id, new_ids
+
+
+@pytest.mark.parametrize("ids", [new_ids(), iter(new_id, None)], ids=["new_ids", "new_id"])
+def test_every_id_is_a_uuid7_of_now_and_its_own(ids):
+    before = time.time_ns() // 1_000_000
+    made = list(itertools.islice(ids, 1000))
+    after = time.time_ns() // 1_000_000
+
+    assert len(set(made)) == 1000
+    assert {(each.version, each.variant) for each in made} == {(7, "specified in RFC 4122")}
+    assert all(before <= each.int >> 80 <= after for each in made)
+
+
+def test_each_random_bit_is_sometimes_set_and_sometimes_not():
+    made = [each.int for each in itertools.islice(new_ids(), 1000)]
+    random = (1 << 62) - 1 | 0xFFF << 64
+
+    either = every = made[0]
+    for each in made:
+        either, every = either | each, every & each
+
+    assert either & random == random
+    assert every & random == 0
