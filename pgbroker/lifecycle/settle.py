@@ -7,6 +7,7 @@ from typing import Any
 from pgbroker import db
 from pgbroker.conf import settings
 from pgbroker.outcomes import Ended, Settled
+from pgbroker.states import Status
 
 
 def settle(
@@ -23,7 +24,7 @@ def settle(
     decisions: list[Settled] = []
     for worker_id, group in groupby(ordered, key=lambda ended: ended.lease.worker_id):
         batch = list(group)
-        decisions += db.fetch(
+        rows = db.fetch(
             "settle",
             {
                 "worker_id": worker_id,
@@ -44,10 +45,24 @@ def settle(
                 "logs": _column(batch, lambda ended: ended.log_tail),
                 "max_crashes": settings().MAX_CRASHES if max_crashes is None else max_crashes,
             },
-            Settled._make,
+            tuple,
             using=using,
         )
+        decisions += _decisions(batch, rows)
     return decisions
+
+
+def _decisions(batch: list[Ended], rows: Sequence[tuple[Any, ...]]) -> list[Settled]:
+    """Make the decisions of a batch: a row for each costs more than all else, and most are what one expects."""
+    told = [Settled._make(row[1:]) for row in rows if row[1] is not None]
+    if rows[0][0] < len(batch):
+        return told
+    statuses = {each.job_id.int: each.status for each in told}
+    completed = int(Status.COMPLETED)
+    return [
+        Settled(ended.lease.job_id, ended.lease.lease_token, statuses.get(ended.lease.job_id.int, completed))
+        for ended in batch
+    ]
 
 
 def _column(batch: list[Ended], read: Callable[[Ended], Any]) -> list[Any] | None:

@@ -47,17 +47,17 @@ class Lane:
         self.passed_over = False
         self.full_look_at = 0.0
         self.full_look_cost = 0.0
-        self.claimed_at = 0.0
-        self.claim_cost = 0.0
+        # How many jobs of all queues had been taken at the last claim.
+        self.taken_before = 0
 
     @property
     def waits_for_idle(self) -> bool:
         """What it has, as far as known, cannot be held."""
         return self.passed_over or not self.more_to_hold
 
-    def is_owed_a_slot(self, now: float) -> bool:
-        """Tell whether a slot should fall idle for what cannot be held: in its turn, but not at every turn."""
-        return self.waits_for_idle and now - self.claimed_at >= self.claim_cost / FULL_LOOK_SHARE
+    def is_owed_a_slot(self, taken: int, room: int) -> bool:
+        """Tell whether a slot should fall idle for what cannot be held: once for all that the others may hold."""
+        return self.waits_for_idle and taken - self.taken_before >= room
 
     def full_look_due(self, now: float) -> bool:
         """Tell whether a look from the start is affordable again, and worth it."""
@@ -90,6 +90,7 @@ class Claimer:
         self.dry = False
         self._promoted_all_at = 0.0
         self._served_last = -1
+        self._taken = 0
         self._check_orphans = False
         # The one attempt in hand whose job has crashed a worker and that another crash would end, and its queue.
         self._suspect: Attempt | None = None
@@ -256,9 +257,10 @@ class Claimer:
                 lane.queue.id,
             ),
         )
-        now, total = time.monotonic(), 0
+        total = 0
         # Where a queue has work that cannot be held, what others hold must not keep it from its turn.
-        owed = any(lane.is_owed_a_slot(now) for lane in lanes)
+        room = self.worker.board.slots + self.worker.settings.PREFETCH_MAX
+        owed = any(lane.is_owed_a_slot(self._taken, room) for lane in lanes)
         for lane in lanes:
             now = time.monotonic()
             idle, hold = self._room()
@@ -303,9 +305,10 @@ class Claimer:
             bounds={} if full else lane.bounds,
             using=self.session,
         )
-        lane.claimed_at, lane.claim_cost = began, time.monotonic() - began
+        self._taken += len(leases)
+        lane.taken_before = self._taken
         if full:
-            lane.full_look_at, lane.full_look_cost = began, lane.claim_cost
+            lane.full_look_at, lane.full_look_cost = began, time.monotonic() - began
         if leases:
             lane.remember(leases)
             if telemetry.wanted("batch.claimed"):

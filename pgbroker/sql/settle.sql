@@ -19,8 +19,9 @@
 --
 -- Scope:  all
 -- Plan:   hot
--- Rows:   job_id, lease_token and the new status of each attempt that was still its worker's. An id that does
---         not come back was lost: nothing about it changed.
+-- Rows:   number, job_id, lease_token, status. At least one: number is how many attempts were still their
+--         worker's. Where that is all of them, the rest tells of those alone whose jobs are not completed now;
+--         otherwise of all that were, and an id that does not come back was lost: nothing about it changed.
 -- Locks:  job rows, in id order.
 -- Index:  job_pkey.
 --
@@ -155,5 +156,8 @@ counted as (
         run_seconds = counter.run_seconds + excluded.run_seconds,
         wait_seconds = counter.wait_seconds + excluded.wait_seconds
 )
-select id as job_id, lease_token, status
-from settled
+select total.number, settled.id as job_id, settled.lease_token, settled.status
+from (select count(*) as number from settled) as total
+left join settled
+    on settled.status <> 10 /* completed */
+    or total.number < cardinality(%(job_ids)s::uuid[])

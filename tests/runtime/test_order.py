@@ -157,7 +157,7 @@ def test_several_queues_are_served_in_turn(fleet: Fleet, seconds: float):
     order = [each["what"] for each in effects()]
     # When a queue is half done, none of the others is further behind than what one claim takes.
     halfway = order[: len(order) // 2]
-    assert min(halfway.count(name) for name in queues) >= 5
+    assert min(halfway.count(name) for name in queues) >= 5, " ".join(order)
 
 
 def test_a_queue_whose_jobs_cannot_be_held_has_its_turn_beside_queues_whose_can(fleet: Fleet):

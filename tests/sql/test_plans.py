@@ -7,7 +7,7 @@ those of a worker's session. 95 of 100 rows are over, of several tenants, in thr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,28 @@ from tests.support.sessions import second_session
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.fixture(autouse=True)
+def statistics_of_our_own(transactional_db: None) -> Iterator[None]:
+    """Keep autovacuum from looking at the tables whenever it likes, and forget what it saw in other tests."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select format('alter table %s ', oid::regclass) from pg_class "
+            "where relnamespace = 'pgbroker'::regnamespace and relkind = 'r'"
+        )
+        alterations = [alter for (alter,) in cursor.fetchall()]
+        cursor.execute(";".join(f"{alter} set (autovacuum_enabled = false)" for alter in alterations))
+        load(100)
+        analyze()
+        with guards_off():
+            # No dead rows either.
+            cursor.execute(
+                "truncate pgbroker.job, pgbroker.job_payload, pgbroker.job_tag, pgbroker.execution"
+            )
+            cursor.execute("delete from pgbroker.queue_priority where priority in (10, 20)")
+        yield
+        cursor.execute(";".join(f"{alter} reset (autovacuum_enabled)" for alter in alterations))
+
+
 def of(status: Status, limit: int) -> list[Any]:
     with scope_all():
         return list(Job.objects.filter(status=status).order_by("id").values_list("pk", flat=True)[:limit])
@@ -77,7 +99,7 @@ def test_every_hot_statement_keeps_its_index_at_every_size(rows, session, explai
     with explained.paused():
         world = World(session)
         load(rows)
-    for statistics in ("none", "true", "empty"):
+    for statistics in ("old", "true", "empty"):
         if statistics == "true":
             analyze()
         elif statistics == "empty":
@@ -116,7 +138,7 @@ def test_every_hot_statement_keeps_its_index_at_every_size(rows, session, explai
                     check("job_pkey", partial(retry_many, over[:number]))
 
 
-@pytest.mark.parametrize("statistics", ["none", "true"])
+@pytest.mark.parametrize("statistics", ["old", "true"])
 def test_a_list_by_tag_goes_by_its_index_whatever_else_is_asked_for(statistics, session, explained):
     """As the plain role under the policy, for one tenant and for all; an array's index would not serve there."""
     with explained.paused():
@@ -140,9 +162,9 @@ def test_a_list_by_tag_goes_by_its_index_whatever_else_is_asked_for(statistics, 
     for plan in explained.plans:
         assert ways(plan, "job_tag") == {"job_tag_pkey"}
         assert "Seq Scan" not in ways(plan)
-    # Of a tag that every job has, all may be looked at for a rare status: six plans. So may they without statistics.
+    # Of a tag that every job has, all may be looked at for a rare status: six plans. So may they with old statistics.
     for plan in explained.plans[6:]:
-        assert buffers(plan) < 3_000 or statistics == "none"
+        assert buffers(plan) < 3_000 or statistics == "old"
 
 
 def test_a_claim_with_its_bound_stays_cheap_beside_a_held_snapshot(session, explained):

@@ -96,7 +96,8 @@ class Explained:
         ((answer,),) = self._fetch(name, parameters, list, using=using)
         answer = json.loads(answer) if isinstance(answer, str) else answer
         self.plans.append(answer[0]["Plan"])
-        return []
+        # Of a settle at least one row says how many were settled.
+        return [(0, None, None, None)] if name == "settle" else []
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
