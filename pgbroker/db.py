@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -62,6 +62,7 @@ _RESTORE = (
     "set_config('pgbroker.tenant_id', current_setting('pgbroker.outer_tenant'), true)"
 )
 _JSONB_OID = 3802
+_read = json.JSONDecoder().raw_decode
 
 # Tests put a callable here to fail or pause at a chosen statement: called with the moment and the name.
 fault: Callable[[str, str], None] | None = None
@@ -270,7 +271,10 @@ def _run_on_django(
 def read_json(text: str | bytes) -> Any:
     """Return the value of stored JSON, or `Undecodable`: numbers and depths that Python refuses are no error here."""
     try:
-        return json.loads(text)
+        characters = text if isinstance(text, str) else text.decode()
+        # json.loads takes twice as long: it guesses the encoding, and looks for space around the value.
+        value, end = _read(characters)
+        return value if end == len(characters) else json.loads(characters)
     except (ValueError, RecursionError) as error:
         return Undecodable(f"{type(error).__name__}: {error}"[:200])
 
@@ -423,7 +427,7 @@ def listen(session: Session, channel: str = "pgbroker") -> psycopg.Connection[tu
     return connection
 
 
-def array(values: Sequence[object]) -> str:
+def array(values: Iterable[object]) -> str:
     """Write an array literal of numbers: ten times faster than adapting a list element by element."""
     return "{" + ",".join(map(str, values)) + "}"
 

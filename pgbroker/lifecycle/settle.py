@@ -1,13 +1,16 @@
 """settle: running -> completed, scheduled, failed, dead_letter, cancelled. The only verb that ends an attempt."""
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from pgbroker import db
 from pgbroker.conf import settings
 from pgbroker.outcomes import Ended, Settled
 from pgbroker.states import Status
+
+# Of the numbers of ids: to compare two UUIDs, or to hash one, is a call of Python's.
+_job, _worker = attrgetter("lease.job_id.int"), attrgetter("lease.worker_id.int")
 
 
 def settle(
@@ -20,36 +23,44 @@ def settle(
     nothing about it changed. A job that crashed its child *max_crashes* times (default: `MAX_CRASHES`) is a
     dead letter. One statement for each worker id among the leases, which is one.
     """
-    ordered = sorted(outcomes, key=lambda ended: (ended.lease.worker_id.int, ended.lease.job_id.int))
+    ordered = sorted(outcomes, key=_job)
     decisions: list[Settled] = []
-    for worker_id, group in groupby(ordered, key=lambda ended: ended.lease.worker_id):
-        batch = list(group)
-        rows = db.fetch(
-            "settle",
-            {
-                "worker_id": worker_id,
-                "job_ids": db.uuid_array([ended.lease.job_id for ended in batch]),
-                "tokens": db.array([ended.lease.lease_token for ended in batch]),
-                "states": db.array([int(ended.state) for ended in batch]),
-                # Quoted: the text of an instant has a space.
-                "started": db.array([f'"{ended.started_at}"' for ended in batch]),
-                "seconds": db.array([ended.seconds for ended in batch]),
-                "delays": _column(batch, lambda ended: ended.delay),
-                "permanent": _column(batch, lambda ended: ended.permanent or None),
-                "dead": _column(batch, lambda ended: ended.dead or None),
-                "codes": _column(batch, lambda ended: ended.error_code),
-                "errors": _column(batch, lambda ended: ended.error),
-                "tracebacks": _column(batch, lambda ended: ended.traceback),
-                "results": _column(batch, lambda ended: ended.result),
-                "bodies": _column(batch, lambda ended: ended.result_body),
-                "logs": _column(batch, lambda ended: ended.log_tail),
-                "max_crashes": settings().MAX_CRASHES if max_crashes is None else max_crashes,
-            },
-            tuple,
-            using=using,
+    for worker in sorted(set(map(_worker, ordered))):
+        batch = [ended for ended in ordered if _worker(ended) == worker]
+        decisions += _decisions(
+            batch, db.fetch("settle", _parameters(batch, max_crashes), tuple, using=using)
         )
-        decisions += _decisions(batch, rows)
     return decisions
+
+
+def _parameters(batch: Sequence[Ended], max_crashes: int | None) -> dict[str, Any]:
+    (
+        leases, states, started, seconds, delays, permanent, dead, codes, errors, tracebacks, results, logs, bodies,
+    ) = zip(*batch, strict=True)  # fmt: skip
+    return {
+        "worker_id": leases[0].worker_id,
+        "job_ids": db.uuid_array([lease.job_id for lease in leases]),
+        "tokens": db.array([lease.lease_token for lease in leases]),
+        "states": db.array(map(int, states)),
+        # Quoted: the text of an instant has a space.
+        "started": '{"' + '","'.join(map(str, started)) + '"}',
+        "seconds": db.array(seconds),
+        "delays": _column(delays),
+        "permanent": _column(permanent, False),
+        "dead": _column(dead, False),
+        "codes": _column(codes),
+        "errors": _column(errors),
+        "tracebacks": _column(tracebacks),
+        "results": _column(results),
+        "bodies": _column(bodies),
+        "logs": _column(logs),
+        "max_crashes": settings().MAX_CRASHES if max_crashes is None else max_crashes,
+    }
+
+
+def _column(values: tuple[Any, ...], nothing: Any = None) -> list[Any] | None:
+    """Make a column, or None when nobody in the batch has a value: a null array reads as all null."""
+    return None if values.count(nothing) == len(values) else list(values)
 
 
 def _decisions(batch: list[Ended], rows: Sequence[tuple[Any, ...]]) -> list[Settled]:
@@ -63,9 +74,3 @@ def _decisions(batch: list[Ended], rows: Sequence[tuple[Any, ...]]) -> list[Sett
         Settled(ended.lease.job_id, ended.lease.lease_token, statuses.get(ended.lease.job_id.int, completed))
         for ended in batch
     ]
-
-
-def _column(batch: list[Ended], read: Callable[[Ended], Any]) -> list[Any] | None:
-    """Collect a column, or None when nobody in the batch has a value: a null array reads as all null."""
-    values = [read(ended) for ended in batch]
-    return values if any(value is not None for value in values) else None
