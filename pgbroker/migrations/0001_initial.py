@@ -794,9 +794,9 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="legal_transition",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    condition="WHEN (OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN ((0, 1), (0, 2), (0, 11), (0, 13), (1, 0), (1, 2), (1, 5), (1, 11), (1, 13), (2, 1), (2, 3), (2, 11), (2, 13), (3, 0), (3, 2), (3, 4), (3, 10), (3, 11), (3, 12), (3, 13), (4, 2), (4, 11), (4, 13), (5, 0), (5, 1), (5, 2), (5, 11), (5, 13), (11, 0), (11, 1), (11, 2), (12, 0), (12, 1), (12, 2), (13, 0), (13, 1), (13, 2)))",
+                    condition="WHEN (OLD.status <> NEW.status AND 100 * OLD.status + NEW.status <> ALL ('{1,2,11,13,100,102,105,111,113,201,203,211,213,300,302,304,310,311,312,313,402,411,413,500,501,502,511,513,1100,1101,1102,1200,1201,1202,1300,1301,1302}'::int[]))",
                     func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: no verb makes this change of status', HINT = 'Change jobs through the verbs: promote, add_edge, resolve, claim, release, settle, reap, wake, expire, cancel, retry, unblock.';",
-                    hash="566bdb94d4d752accd093727f62cac5303f221da",
+                    hash="7af9b748ab1f6ce18988844b78e82f40b305936b",
                     operation='UPDATE OF "status"',
                     pgid="pgtrigger_legal_transition_64cbe",
                     table='pgbroker"."job',
@@ -809,11 +809,26 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="numbers_only_rise",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    condition="WHEN (NEW.lease_token < OLD.lease_token OR NEW.attempt_count < OLD.attempt_count OR NEW.max_attempts < OLD.max_attempts OR NEW.crash_count < OLD.crash_count OR NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.queue_id <> OLD.queue_id OR NEW.job_type_id <> OLD.job_type_id OR NEW.priority <> OLD.priority OR NEW.created_at <> OLD.created_at OR NEW.declared_attempts <> OLD.declared_attempts)",
-                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: counts and tokens only rise; id, tenant, queue, type, priority and creation never change', HINT = 'Enqueue a new job instead.';",
-                    hash="22e71ceac475974d17ca859f06cb36ab0cba6b09",
-                    operation="UPDATE",
+                    condition="WHEN (NEW.lease_token < OLD.lease_token OR NEW.attempt_count < OLD.attempt_count OR NEW.max_attempts < OLD.max_attempts OR NEW.crash_count < OLD.crash_count)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: counts and tokens only rise', HINT = 'Enqueue a new job instead.';",
+                    hash="900d32a960efbd75fe1d7a5367549a364f2b683e",
+                    operation='UPDATE OF "lease_token", "attempt_count", "max_attempts", "crash_count"',
                     pgid="pgtrigger_numbers_only_rise_49df1",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="job",
+            trigger=pgtrigger.compiler.Trigger(
+                name="stays_the_job_it_is",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.queue_id <> OLD.queue_id OR NEW.job_type_id <> OLD.job_type_id OR NEW.priority <> OLD.priority OR NEW.created_at <> OLD.created_at OR NEW.declared_attempts <> OLD.declared_attempts)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: id, tenant, queue, type, priority, creation and declared attempts of a job never change', HINT = 'Enqueue a new job instead.';",
+                    hash="c3bc0e0e08a2d0e77769c9c791f43f21075f2d95",
+                    operation='UPDATE OF "id", "tenant_id", "queue_id", "job_type_id", "priority", "created_at", "declared_attempts"',
+                    pgid="pgtrigger_stays_the_job_it_is_4a619",
                     table='pgbroker"."job',
                     when="BEFORE",
                 ),

@@ -16,6 +16,7 @@ from pgbroker.models.triggers import (
     legal_transition,
     numbers_only_rise,
     refuse_live_delete,
+    stays_the_job_it_is,
     written_once,
 )
 from pgbroker.states import Status
@@ -61,6 +62,7 @@ class Job(models.Model):
             legal_entry(),
             legal_transition(),
             numbers_only_rise(),
+            stays_the_job_it_is(),
             ended_is_final(),
             refuse_live_delete(),
         ]
