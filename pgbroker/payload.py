@@ -39,18 +39,12 @@ _dump_sorted = json.JSONEncoder(
 ).encode
 
 
-class JsonText(str):
-    """JSON as text, which goes into a statement as it is."""
-
-    __slots__ = ()
-
-
 class Encoded(NamedTuple):
     """The envelope `{"v": 1, "args": [...], "kwargs": {...}}` of a call, its size in bytes of JSON, and that JSON."""
 
     envelope: dict[str, Any]
     size: int
-    text: JsonText
+    text: str
 
 
 _VERSION_CURE = (
@@ -184,7 +178,7 @@ def encode(
     try:
         stored_args, stored_kwargs = _bind(signature, args, kwargs, walk)
         envelope = {"v": ENVELOPE_VERSION, "args": stored_args, "kwargs": stored_kwargs}
-        text = JsonText(_dump(envelope))
+        text = _dump(envelope)
     except Refused as refused:
         raise InvalidArgument(refused.path, refused.trouble, refused.cure) from refused.__cause__
     except TooLarge:

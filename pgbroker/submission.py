@@ -18,7 +18,7 @@ from pgbroker.errors import (
     UnknownJobType,
     UnknownQueue,
 )
-from pgbroker.ids import new_id, new_ids
+from pgbroker.ids import new_id, new_id_texts
 from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.policy.body_names import name_of
 from pgbroker.registry import Call, JobTask, names, synchronise_apart, types
@@ -35,8 +35,16 @@ R = TypeVar("R")
 # Rows of a bulk call that go in one statement: big enough to be cheap, small enough to stay in memory.
 ROWS_PER_STATEMENT = 2500
 
-# Rows by what they share, database and tenant, each with its place among the calls.
-_Groups = dict[tuple[str, str | None], list[tuple[int, dict[str, Any]]]]
+
+class _Group(NamedTuple):
+    """Rows, and the place of each among the calls; no pairs, which would be work for the garbage collector."""
+
+    places: list[int]
+    rows: list[dict[str, Any]]
+
+
+# By what the rows of a statement have in common: database and tenant.
+_Groups = dict[tuple[str, str | None], _Group]
 
 
 class Outcome(NamedTuple):
@@ -65,7 +73,7 @@ class Submission(NamedTuple):
     custody: Custody | None
 
 
-def _submission_of(call: Call, shared: Shared, job_id: UUID) -> Submission:
+def _submission_of(call: Call, shared: Shared, job_id: str) -> Submission:
     """
     Check one call and make the row that the database takes; arguments too large for it go to the storage.
 
@@ -88,9 +96,10 @@ def _in_a_body(call: Call, row: dict[str, Any], envelope: dict[str, Any], using:
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     tenant = call.task.call_options.tenant or _tenant_of_statements()
-    job_id = row["id"]
+    job_id = UUID(row["id"])
     content = payload.envelope_body(envelope)
     body = bodies.save(content, name=name_of(tenant, "arguments", job_id), tenant=tenant)
+    del row["args_text"]
     row["args"], row["args_body"] = body.stub.as_json(), body.name
     return Custody(body.name, body.storage, job_id=job_id, using=using)
 
@@ -109,7 +118,7 @@ def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueue
     call = hooks.changed(call)
     shared = shared_of(call.task, using=using)
     alias = shared.database
-    submission = _submission_of(call, shared, new_id())
+    submission = _submission_of(call, shared, new_id().hex)
     row = submission.row
     try:
         answer = _enqueue_as(shared.tenant, [row], alias)[0]
@@ -133,7 +142,7 @@ def wake(submission: Submission, *, using: str) -> None:
 def _end_custody(custody: Custody, row: Mapping[str, Any], answer: Enqueued) -> None:
     """Keep the body if the call made a job, as long as the transaction says so; otherwise remove it."""
     # A job with this call's own id that exists already has this very body.
-    if answer.made or (not answer.refused and answer.job_id == row["id"]):
+    if answer.made or (not answer.refused and answer.job_id == UUID(row["id"])):
         custody.keep_with(job_id=answer.job_id)
     else:
         custody.remove()
@@ -170,7 +179,7 @@ def _grouped(
     groups: _Groups = {}
     # By the identity of a task: what they share holds it, so no other gets its place.
     known: dict[int, Shared] = {}
-    ids = new_ids()
+    ids = new_id_texts()
     for place, call in enumerate(calls):
         if not isinstance(call, Call):
             raise InvalidOption(f"calls[{place}]", f"is a {type(call).__name__}", "Give task.bind(...).")
@@ -185,34 +194,40 @@ def _grouped(
         outcomes.append(_PENDING)
         if submission.custody is not None:
             pending[place] = submission.custody
-        groups.setdefault((shared.database, shared.tenant), []).append((place, submission.row))
+        if (group := groups.get((shared.database, shared.tenant))) is None:
+            group = groups[shared.database, shared.tenant] = _Group([], [])
+        group.places.append(place)
+        group.rows.append(submission.row)
     return groups
 
 
 def _enqueue_groups(groups: _Groups, outcomes: list[Outcome], pending: dict[int, Custody]) -> None:
     for (alias, tenant), group in groups.items():
-        if len(group) > ROWS_PER_STATEMENT:
+        if len(group.rows) > ROWS_PER_STATEMENT:
             # One statement takes its keys in order; several must too, or two big calls deadlock each other.
-            group.sort(key=_key_order)
+            group = _in_key_order(group)
         told = telemetry.wanted("job.enqueued")
         with transaction.atomic(using=alias, savepoint=False):
-            for start in range(0, len(group), ROWS_PER_STATEMENT):
-                chunk = group[start : start + ROWS_PER_STATEMENT]
-                for (place, row), answer in zip(
-                    chunk, _enqueue_as(tenant, [row for _, row in chunk], alias), strict=True
-                ):
+            for start in range(0, len(group.rows), ROWS_PER_STATEMENT):
+                rows = group.rows[start : start + ROWS_PER_STATEMENT]
+                places = group.places[start : start + ROWS_PER_STATEMENT]
+                for place, row, answer in zip(places, rows, _enqueue_as(tenant, rows, alias), strict=True):
                     if place in pending:
                         _end_custody(pending.pop(place), row, answer)
                     refused = refusal(row, answer)
                     outcomes[place] = Outcome(None if refused else answer.job_id, answer.outcome, refused)
                     if told and refused is None:
                         _tell_event(row, answer)
-            for queue in {row["queue"] for _, row in group}:
+            for queue in {row["queue"] for row in group.rows}:
                 wake_after_commit(queue, using=alias)
 
 
-def _key_order(entry: tuple[int, dict[str, Any]]) -> tuple[str, str]:
-    row = entry[1]
+def _in_key_order(group: _Group) -> _Group:
+    order = sorted(range(len(group.rows)), key=lambda at: _key_order(group.rows[at]))
+    return _Group([group.places[at] for at in order], [group.rows[at] for at in order])
+
+
+def _key_order(row: Mapping[str, Any]) -> tuple[str, str]:
     key = row.get("idempotency_key")
     return ("", "") if key is None else (row["job_type"], key)
 

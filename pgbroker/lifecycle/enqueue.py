@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from pgbroker import db
-from pgbroker.payload import JsonText
 
 _PLAIN_TEXTS = ("principal", "correlation_id", "traceparent")
 _PLAIN_NUMBERS = ("type_version", "priority", "max_attempts")
 # What a plain job says of itself. A row with any other key goes the long way.
 _SAID = ("job_type", "queue", *_PLAIN_NUMBERS)
-_PLAIN = {"id", "args", *_SAID, *_PLAIN_TEXTS}
+_OWN = ("id", "args", "args_text")
+_PLAIN = {*_OWN, *_SAID, *_PLAIN_TEXTS}
 _PRINTABLE = re.compile(r"[ -~]*").fullmatch
 
 
@@ -49,7 +49,7 @@ def enqueue_rows(rows: Sequence[dict[str, Any]], *, using: str | db.Session = "d
     Enqueue jobs for the current tenant, each a row as `pgbroker.enqueue_many_1` takes it, in one statement.
 
     Returns one answer a row, in order; a refused row does not sink the others. The rows become visible
-    with the caller's commit. An id may be a UUID, and arguments a `JsonText`.
+    with the caller's commit. Arguments may be JSON text already, under the key `args_text`.
     """
     if not rows:
         return []
@@ -67,7 +67,7 @@ def _enqueue_plain(rows: Sequence[dict[str, Any]], using: str | db.Session) -> l
     ids = None if parameters is None else _ids_of(rows)
     if parameters is None or ids is None:
         return None
-    texts = [_text_of(row["args"]) for row in rows]
+    texts = [_text_of_args(row) for row in rows]
     if len(rows) == 1:
         parameters |= {"job_id": ids[0], "args": texts[0]}
         (created_at,) = db.fetch("enqueue_plain", parameters, _only, using=using)
@@ -85,7 +85,7 @@ def _in_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return what plain rows say of themselves, None when they are not plain or differ."""
     first = rows[0]
     names = first.keys()
-    if not names <= _PLAIN or not names >= {"id", "args", *_SAID}:
+    if not names <= _PLAIN or not names >= {"id", *_SAID} or ("args" in names) == ("args_text" in names):
         return None
     texts = {name: first.get(name) for name in ("job_type", "queue", *_PLAIN_TEXTS)}
     numbers = {name: first[name] for name in _PLAIN_NUMBERS}
@@ -94,7 +94,7 @@ def _in_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     if not all(type(value) is int and abs(value) < 2**31 for value in numbers.values()):
         return None
-    if len(rows) > 1 and not _all_say(rows, [name for name in first if name not in ("id", "args")]):
+    if len(rows) > 1 and not _all_say(rows, [name for name in first if name not in _OWN]):
         return None
     return texts | numbers
 
@@ -108,7 +108,7 @@ def _all_say(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> bool:
         # True is equal to 1, and is no number.
         return all(
             len(row) == count
-            and "args" in row
+            and ("args_text" in row or "args" in row)
             and (mine := said(row)) == wanted
             and [*map(type, mine)] == types
             for row in rows
@@ -119,7 +119,7 @@ def _all_say(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> bool:
 
 def _ids_of(rows: Sequence[dict[str, Any]]) -> list[UUID] | None:
     try:
-        return [value if type(value) is UUID else UUID(value) for value in map(itemgetter("id"), rows)]
+        return [UUID(row["id"]) for row in rows]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -129,17 +129,18 @@ def _only(values: Sequence[Any]) -> Any:
 
 
 def _text_of(value: Any) -> str:
-    if type(value) is JsonText:
-        return value
     # A value that JSON does not know was refused where the arguments were encoded.
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
+def _text_of_args(row: dict[str, Any]) -> str:
+    return row["args_text"] if "args_text" in row else _text_of(row["args"])
+
+
 def _text_of_row(row: dict[str, Any]) -> str:
-    said = dict(row)
-    if type(said.get("id")) is UUID:
-        said["id"] = str(said["id"])
-    if type(said.get("args")) is not JsonText:
-        return _text_of(said)
-    args = said.pop("args")
-    return f'{{"args":{args},{_text_of(said)[1:]}' if said else f'{{"args":{args}}}'
+    if "args_text" not in row:
+        return _text_of(row)
+    others = {name: value for name, value in row.items() if name != "args_text"}
+    return (
+        f'{{"args":{row["args_text"]},{_text_of(others)[1:]}' if others else f'{{"args":{row["args_text"]}}}'
+    )

@@ -210,7 +210,9 @@ def test_a_plain_enqueue_that_comes_behind_the_delete_finds_no_queue(count):
     }  # fmt: skip
     with transaction.atomic():
         assert delete_queue("mial") == "deleted"
-        enqueuing = InThread(lambda: enqueue_rows([{**plain, "id": uuid4()} for _ in range(count)])).start()
+        enqueuing = InThread(
+            lambda: enqueue_rows([{**plain, "id": str(uuid4())} for _ in range(count)])
+        ).start()
         wait_until_blocked(enqueuing)
 
     assert [answer.outcome for answer in enqueuing.result()] == ["unknown_queue"] * count
