@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -16,6 +16,7 @@ _PLAIN_NUMBERS = ("type_version", "priority", "max_attempts")
 _SAID = ("job_type", "queue", *_PLAIN_NUMBERS)
 _OWN = ("id", "args", "args_text")
 _PLAIN = {*_OWN, *_SAID, *_PLAIN_TEXTS}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PRINTABLE = re.compile(r"[ -~]*").fullmatch
 
 
@@ -70,14 +71,16 @@ def _enqueue_plain(rows: Sequence[dict[str, Any]], using: str | db.Session) -> l
     texts = [_text_of_args(row) for row in rows]
     if len(rows) == 1:
         parameters |= {"job_id": ids[0], "args": texts[0]}
-        (created_at,) = db.fetch("enqueue_plain", parameters, _only, using=using)
+        (microseconds,) = db.fetch("enqueue_plain", parameters, _only, using=using)
     else:
         # As one text each: the driver would look at every element of a list.
         listed = ",".join([f"{job_id.int:032x}" for job_id in ids])
         parameters |= {"job_ids": f"{{{listed}}}", "args": f"[{','.join(texts)}]"}
-        (created_at,) = db.fetch("enqueue_plain_many", parameters, _only, using=using)
-    if created_at is None:
+        (microseconds,) = db.fetch("enqueue_plain_many", parameters, _only, using=using)
+    if microseconds is None:
         return None
+    # To read an instant from text costs Django's connections a tenth of the call.
+    created_at = _EPOCH + timedelta(microseconds=microseconds)
     return [Enqueued(place, job_id, "created", None, created_at) for place, job_id in enumerate(ids, 1)]
 
 

@@ -12,9 +12,9 @@
 --   traceparent     text   its trace, or null
 --
 -- Scope:  tenant
--- Rows:   one: when it was created; null when it is not plain or not right, and nothing was stored.
+-- Rows:   one: when it was created, in microseconds since 1970; null when it is not plain or not right, and nothing was stored.
 -- Locks:  none.
-select pgbroker.enqueue_plain_1(
+select (extract(epoch from pgbroker.enqueue_plain_1(
     %(job_id)s::uuid,
     %(job_type)s::text,
     %(queue)s::text,
@@ -25,4 +25,4 @@ select pgbroker.enqueue_plain_1(
     %(principal)s::text,
     %(correlation_id)s::text,
     %(traceparent)s::text
-) as created_at
+)) * 1000000)::bigint as created_at_microseconds

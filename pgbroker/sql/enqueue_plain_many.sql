@@ -12,9 +12,9 @@
 --   traceparent     text    their trace, or null
 --
 -- Scope:  tenant
--- Rows:   one: when they were created; null when one is not plain or not right, and nothing was stored.
+-- Rows:   one: when they were created, in microseconds since 1970; null when one is not plain or not right, and nothing was stored.
 -- Locks:  none.
-select pgbroker.enqueue_plain_many_1(
+select (extract(epoch from pgbroker.enqueue_plain_many_1(
     %(job_ids)s::uuid[],
     %(job_type)s::text,
     %(queue)s::text,
@@ -25,4 +25,4 @@ select pgbroker.enqueue_plain_many_1(
     %(principal)s::text,
     %(correlation_id)s::text,
     %(traceparent)s::text
-) as created_at
+)) * 1000000)::bigint as created_at_microseconds
