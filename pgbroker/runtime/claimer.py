@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # A look from the very start of a lane may take this share of the time, and comes at least so rarely.
 FULL_LOOK_SHARE = 0.05
 FULL_LOOK_SECONDS = 0.5
+# A worker with nothing in hand looks from the start straight away where that took no longer the last time.
+CHEAP_SECONDS = 0.01
 # How far back a promote looks between its full looks.
 PROMOTE_WITHIN = timedelta(minutes=10)
 PROMOTE_MAX = 1000
@@ -274,7 +276,9 @@ class Claimer:
         return total
 
     def _claim(self, lane: Lane, idle: int, hold: int, now: float) -> int:
-        full = not lane.bounds or (idle > 0 and lane.full_look_due(now))
+        full = not lane.bounds or (
+            idle > 0 and (lane.full_look_due(now) or self._is_cheap_to_look_fully(lane))
+        )
         suspects_before = self._suspects_taken
         taken = self._take(lane, idle, hold, full=full)
         if taken < idle and (not full or self._suspects_taken > suspects_before):
@@ -286,6 +290,10 @@ class Claimer:
         if idle and taken < idle:
             lane.eager = False
         return taken
+
+    def _is_cheap_to_look_fully(self, lane: Lane) -> bool:
+        """Tell whether one look from the start does for two: a hint that does not fill the slots asks for one."""
+        return self.worker.board.size == 0 and lane.full_look_cost < CHEAP_SECONDS
 
     def _take(self, lane: Lane, idle: int, hold: int, *, full: bool) -> int:
         settings, queue = self.worker.settings, lane.queue
