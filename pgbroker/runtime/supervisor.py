@@ -17,13 +17,11 @@ from django.db import connections
 from pgbroker import telemetry
 from pgbroker.context import StopReason
 from pgbroker.db import Session
-from pgbroker.errors import UndecodableArgument
 from pgbroker.ids import new_id
 from pgbroker.lease import Lease
 from pgbroker.outcomes import Ended
 from pgbroker.policy.prefetch import Pace
 from pgbroker.policy.restarts import RECYCLE
-from pgbroker.registry import JobType
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.board import Board
 from pgbroker.runtime.catalogue import Catalogue
@@ -43,7 +41,7 @@ from pgbroker.runtime.service import Service
 from pgbroker.runtime.sessions import Sessions
 from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wait
 from pgbroker.runtime.severed import Severed
-from pgbroker.runtime.unknown import put_back_unknown
+from pgbroker.runtime.take_in import take_in
 from pgbroker.runtime.upkeep import upkeep_of
 from pgbroker.runtime.watchdog import Watchdog
 from pgbroker.states import AttemptState
@@ -256,65 +254,8 @@ class Worker:
     # -------------------------------------------------------------- from claim to settle
 
     def take_in(self, leases: Sequence[Lease], asked_at: float) -> None:
-        """
-        Take claimed jobs in: start what has a slot, hold the rest, put back what nobody here can run.
-
-        *asked_at* is the monotonic clock when the claim was sent.
-        """
-        now = time.monotonic()
-        known: list[Attempt] = []
-        unknown: list[Lease] = []
-        for lease in leases:
-            job_type = self.catalogue.handler_of(lease)
-            if job_type is None:
-                unknown.append(lease)
-            else:
-                try:
-                    attempt = Attempt(lease, job_type, now, self.settings)
-                    attempt.leased_from = asked_at
-                    attempt.executor = self.executors.of(job_type)
-                    attempt.seconds_to_deadline()
-                except Exception as error:
-                    # One row that says what no code of ours would: it fails, and the others go on.
-                    self._refuse(lease, job_type, now, error)
-                else:
-                    known.append(attempt)
-        known = [attempt for attempt in known if not self._meets_itself(attempt)]
-        starting = self.board.add(known)
-        # Counted once they are on the board: with none left to claim and none on the board it would end.
-        self.claimed_count += len(known)
-        try:
-            self.executors.start_all(starting)
-        except RuntimeError as error:
-            # No more threads can be made: those attempts have slots and nobody who runs them.
-            self.fail(error)
-            raise
-        if unknown:
-            put_back_unknown(self, unknown, using=self.sessions["claim"])
-
-    def _meets_itself(self, attempt: Attempt) -> bool:
-        """
-        Stop a former attempt of the same job here; tells whether this one must not run beside it.
-
-        A database that lost commits, by a failover to a standby that lagged, issues the same token again: a
-        fence that both attempts pass. Then this one goes back, and the next claim takes a new token.
-        """
-        former = self.board.attempt_at(attempt.lease.job_id)
-        if former is None:
-            return False
-        if former.is_open:
-            self.stop_attempt(former, "lease_lost")
-        if former.lease.lease_token != attempt.lease.lease_token:
-            return False
-        self.release([attempt], code="claimed_twice", using=self.sessions["claim"])
-        return True
-
-    def _refuse(self, lease: Lease, job_type: JobType, now: float, error: Exception) -> None:
-        readable = lease._replace(options=None, deadline_at=None)
-        attempt = Attempt(readable, job_type, now, self.settings)
-        told = UndecodableArgument(f"the stored job cannot be read: {type(error).__name__}")
-        self.claimed_count += 1
-        self.report(attempt, attempt.undecodable(told, self.settings))
+        """Take claimed jobs in; *asked_at* is the monotonic clock when the claim was sent."""
+        take_in(self, leases, asked_at)
 
     def start(self, attempt: Attempt) -> None:
         """Start one attempt that the board gave a slot."""
