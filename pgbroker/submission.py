@@ -1,7 +1,7 @@
 """From a call to a stored job: check it, make its row, enqueue it, wake who waits."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -34,6 +34,8 @@ R = TypeVar("R")
 
 # Rows of a bulk call that go in one statement: big enough to be cheap, small enough to stay in memory.
 ROWS_PER_STATEMENT = 2500
+# ... and what their arguments may weigh together; a single row may weigh more.
+CHARACTERS_PER_STATEMENT = 8 * 1024 * 1024
 
 
 class _Group(NamedTuple):
@@ -203,14 +205,13 @@ def _grouped(
 
 def _enqueue_groups(groups: _Groups, outcomes: list[Outcome], pending: dict[int, Custody]) -> None:
     for (alias, tenant), group in groups.items():
-        if len(group.rows) > ROWS_PER_STATEMENT:
+        if len(group.rows) > 1 and next(_statements(group.rows)).stop < len(group.rows):
             # One statement takes its keys in order; several must too, or two big calls deadlock each other.
             group = _in_key_order(group)
         told = telemetry.wanted("job.enqueued")
         with transaction.atomic(using=alias, savepoint=False):
-            for start in range(0, len(group.rows), ROWS_PER_STATEMENT):
-                rows = group.rows[start : start + ROWS_PER_STATEMENT]
-                places = group.places[start : start + ROWS_PER_STATEMENT]
+            for part in _statements(group.rows):
+                rows, places = group.rows[part], group.places[part]
                 for place, row, answer in zip(places, rows, _enqueue_as(tenant, rows, alias), strict=True):
                     if place in pending:
                         _end_custody(pending.pop(place), row, answer)
@@ -220,6 +221,20 @@ def _enqueue_groups(groups: _Groups, outcomes: list[Outcome], pending: dict[int,
                         _tell_event(row, answer)
             for queue in {row["queue"] for row in group.rows}:
                 wake_after_commit(queue, using=alias)
+
+
+def _statements(rows: Sequence[Mapping[str, Any]]) -> Iterator[slice]:
+    """Cut rows into what goes in one statement."""
+    start = weight = 0
+    for place, row in enumerate(rows):
+        length = len(row.get("args_text", ""))
+        if place > start and (
+            place - start == ROWS_PER_STATEMENT or weight + length > CHARACTERS_PER_STATEMENT
+        ):
+            yield slice(start, place)
+            start, weight = place, 0
+        weight += length
+    yield slice(start, len(rows))
 
 
 def _in_key_order(group: _Group) -> _Group:

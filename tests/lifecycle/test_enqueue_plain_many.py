@@ -30,6 +30,11 @@ def add(a: int, b: int) -> None:
     """Do nothing."""
 
 
+@job(name="tests.plain_many.keep", queue_name="plain-many")
+def keep(text: str) -> None:
+    """Do nothing."""
+
+
 SHORT, BOTH = ["enqueue_plain_many"], ["enqueue_plain_many", "enqueue_many"]
 
 
@@ -368,3 +373,19 @@ def test_calls_of_one_task_take_one_statement_and_each_has_its_arguments():
         {"v": 1, "args": [n], "kwargs": {"b": -n}} for n in range(5)
     ]
     assert all(isinstance(outcome.job_id, UUID) for outcome in outcomes)
+
+
+def test_a_call_is_cut_where_its_arguments_weigh_too_much_for_one_statement(monkeypatch):
+    """The server reads no array of JSON beyond 256 MB; each statement has to stay well below."""
+    monkeypatch.setattr("pgbroker.submission.CHARACTERS_PER_STATEMENT", 1_000)
+    statements: list[str] = []
+
+    with fault(lambda moment, name: statements.append(name) if moment == "before" else None):
+        outcomes = enqueue_many(
+            [keep.bind(str(number) * size) for number, size in enumerate((300, 300, 300, 2_000, 9, 9))]
+        )
+
+    assert statements.count("enqueue_plain_many") == 2
+    assert statements.count("enqueue_plain") == 1
+    stored = {each.pk: each.args["args"][0] for each in JobPayload.objects.all()}
+    assert [stored[each.job_id][0] for each in outcomes] == ["0", "1", "2", "3", "4", "5"]
