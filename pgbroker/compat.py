@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from django.core.exceptions import ImproperlyConfigured
+
 if TYPE_CHECKING:
     from django.tasks import (
         DEFAULT_TASK_BACKEND_ALIAS,
@@ -30,17 +32,25 @@ else:
         from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
         from django.tasks.signals import task_enqueued, task_finished, task_started
     except ModuleNotFoundError:
-        from django_tasks import (
-            DEFAULT_TASK_BACKEND_ALIAS,
-            TaskContext,
-            TaskResult,
-            TaskResultStatus,
-            task_backends,
-        )
-        from django_tasks.backends.base import BaseTaskBackend
-        from django_tasks.base import Task, TaskError
-        from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
-        from django_tasks.signals import task_enqueued, task_finished, task_started
+        try:
+            from django_tasks import (
+                DEFAULT_TASK_BACKEND_ALIAS,
+                TaskContext,
+                TaskResult,
+                TaskResultStatus,
+                task_backends,
+            )
+            from django_tasks.backends.base import BaseTaskBackend
+            from django_tasks.base import Task, TaskError
+            from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+            from django_tasks.signals import task_enqueued, task_finished, task_started
+        except ModuleNotFoundError as error:
+            if error.name != "django_tasks":
+                raise
+            raise ImproperlyConfigured(
+                "pgbroker needs Django's task framework, and this Django has none: it came with Django 6.0. "
+                'Install the backport: pip install "pgbroker[tasks]". Or use Django 6.0 or later.'
+            ) from error
 
         try:
             from django_tasks.exceptions import InvalidTask

@@ -75,3 +75,20 @@ def test_the_metadata_names_the_license_and_what_python_it_needs(wheel):
     assert "License-Expression: BSD-3-Clause" in text
     assert "Requires-Python: >=3.11" in text
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
+
+
+def test_without_a_task_framework_the_import_says_what_to_install():
+    code = (
+        "import sys\n"
+        "sys.modules['django.tasks'] = sys.modules['django_tasks'] = None\n"
+        "import pgbroker.compat\n"
+    )
+
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert run.returncode == 1
+    said = run.stderr.splitlines()[-1]
+    assert said.startswith("django.core.exceptions.ImproperlyConfigured: ")
+    assert 'pip install "pgbroker[tasks]"' in said
