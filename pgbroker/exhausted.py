@@ -26,6 +26,10 @@ def refuse_unless_it_takes_a_death(signature: Signature) -> None:
     try:
         decode(signature, A_DEATH)
     except UndecodableArgument as error:
+        # Its cure is for a caller, who would give another value; here the handler must change.
+        trouble = f"argument {error.details['path']} of {signature.name} {error.details['trouble']}"
         raise InvalidOption(
-            "on_exhausted", f"cannot be called: {error}", "Give it one parameter, a pgbroker.DeadLetter."
+            "on_exhausted",
+            f"cannot be called with a dead letter: {trouble}",
+            f"Give {signature.name} one parameter, a pgbroker.DeadLetter.",
         ) from error

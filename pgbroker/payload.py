@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from pgbroker.compat import TaskContext
 from pgbroker.errors import (
     InvalidArgument,
     InvalidOption,
@@ -51,6 +52,10 @@ _VERSION_CURE = (
     "The job was stored by other code, or from SQL. Of code: keep the old parameter until its jobs have run, "
     "give a new parameter a default, and give a changed one a new name. From SQL: enqueue with the names and "
     "values that the handler takes."
+)
+
+_CONTEXT_CURE = (
+    "Declare the job with takes_context=True, and let the context be the first parameter and the only one."
 )
 
 
@@ -136,7 +141,26 @@ def _codec_of(func: Callable[..., Any], name: str, parameter: inspect.Parameter,
     except Unsupported as error:
         if lenient:  # somebody else's task, which Django lets run
             return without_hint
-        raise InvalidOption(f"parameter {parameter.name} of {name}", error.trouble, error.cure) from error
+        field = f"parameter {parameter.name} of {name}"
+        if _means_context(func, parameter.annotation):
+            raise InvalidOption(
+                field, "is annotated as a context, which no caller gives", _CONTEXT_CURE
+            ) from None
+        raise InvalidOption(field, error.trouble, error.cure) from error
+
+
+def _means_context(func: Callable[..., Any], annotation: Any) -> bool:
+    """Tell whether a handler hopes for its context there: `JobContext`, a base or subclass, or one of them or None."""
+    try:
+        hint = _resolved(func, annotation)
+    except Unsupported:  # it is often imported for type checkers alone
+        named = annotation if isinstance(annotation, str) else ""
+        return named.partition("|")[0].strip().rpartition(".")[2] in ("JobContext", "TaskContext")
+    for one in (hint, *typing.get_args(hint)):
+        kind = typing.get_origin(one) or one
+        if isinstance(kind, type) and issubclass(kind, TaskContext):
+            return True
+    return False
 
 
 def _resolved(func: Callable[..., Any], annotation: Any) -> Any:
@@ -235,6 +259,7 @@ def _decode_carefully(signature: Signature, args: Any, kwargs: Any) -> tuple[lis
             f"argument {refused.path} of {signature.name} {sentence(refused.trouble)} {refused.cure} {_VERSION_CURE}",
             path=refused.path,
             handler=signature.name,
+            trouble=refused.trouble,
         ) from refused.__cause__
     except RecursionError:
         _refuse_envelope(signature, "is nested too deeply")
@@ -277,6 +302,19 @@ def _bind(
         how = " by position" if name in signature.positional_only else ""
         raise refused_at(name, "is missing", f"{signature.name} needs it{how}.")
     return converted, named
+
+
+def refuse_unknown(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what of a part of a call has no parameter, as `encode` does; the values may be anything."""
+    by_position = {name for name, _ in signature.positional[: len(args)]}
+    try:
+        for index in range(len(signature.positional), len(args)):
+            _beyond(signature, index)
+        for name in kwargs:
+            if name not in signature.keyword or name in by_position:
+                _named(signature, name, by_position)
+    except Refused as refused:
+        raise InvalidArgument(refused.path, refused.trouble, refused.cure) from None
 
 
 def _refuse_within(path: str, error: Exception) -> NoReturn:

@@ -21,6 +21,8 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgbroker import JobContext
+from pgbroker.compat import TaskContext
 from pgbroker.errors import (
     InvalidArgument,
     InvalidOption,
@@ -628,6 +630,33 @@ def test_the_context_is_no_argument():
 
 
 # Declarations.
+
+
+class OwnContext(JobContext): ...
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        JobContext,
+        JobContext | None,
+        OwnContext,
+        TaskContext,
+        "JobContext",
+        "pgbroker.JobContext",
+        "JobContext | None",
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("takes_context", [False, True])
+def test_a_context_that_is_not_asked_for_is_refused_with_the_option_that_asks(hint, takes_context):
+    def run(first, context): ...
+
+    run.__annotations__["context"] = hint
+    with pytest.raises(InvalidOption, match=r"^parameter context of .*run ") as refused:
+        signature_of(run, takes_context=takes_context)
+
+    assert "takes_context=True" in refused.value.cure
 
 
 @dataclass

@@ -23,7 +23,7 @@ from pgbroker.errors import (
 from pgbroker.lifecycle.declare import list_queues, type_ids
 from pgbroker.models import Job, JobPayload
 from pgbroker.options import checked_tags, instant, whole
-from pgbroker.payload import decode
+from pgbroker.payload import decode, refuse_unknown
 from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.plain_json import Refused, Walk
 from pgbroker.registry import JobTask, JobType, names, types
@@ -181,10 +181,8 @@ def _wanted_arguments(
     if handler is None:
         return _by_place(args, kwargs)
     signature, context = _python_signature(handler)
-    try:
-        bound = signature.bind_partial(*context, *args, **kwargs)
-    except TypeError as error:
-        raise InvalidArgument(", ".join(kwargs) or "args", str(error), f"Look at {handler.key}.") from None
+    refuse_unknown(handler.signature, args, kwargs)
+    bound = signature.bind_partial(*context, *args, **kwargs)
     named = _named(bound, signature, len(context))
     for name, value in named.items():
         _refuse_impossible(handler, name, value)

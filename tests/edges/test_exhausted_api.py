@@ -158,7 +158,9 @@ def test_a_handler_that_cannot_take_a_dead_letter_is_refused(handler: Any) -> No
     ):
         with pytest.raises(InvalidOption, match="on_exhausted cannot be called") as refused:
             write()
-        assert "pgbroker.DeadLetter" in refused.value.cure
+        assert refused.value.cure == f"Give {handler.__name__} one parameter, a pgbroker.DeadLetter."
+        assert f"of {handler.__name__} " in refused.value.trouble
+        assert ". " not in refused.value.trouble
 
 
 @pytest.mark.parametrize("wrong", [7, [], "a b", "", print], ids=repr)

@@ -216,6 +216,13 @@ class TestWhatNothingCanMatch(TestCase):
     def test_arguments_that_the_handler_does_not_take(self) -> None:
         with pytest.raises(InvalidArgument, match="order"):
             refute_enqueued(send_receipt, kwargs={"order": 7})
+        with pytest.raises(InvalidArgument) as enqueued:
+            send_receipt.enqueue(order=7)
+        with pytest.raises(InvalidArgument) as asserted:
+            assert_enqueued(send_receipt, kwargs={"order": 7})
+        assert str(asserted.value) == str(enqueued.value)
+        with pytest.raises(InvalidArgument, match="twice"):
+            refute_enqueued(send_receipt, args=[ANY], kwargs={"order_id": 7})
         with pytest.raises(InvalidArgument, match="too many"):
             refute_enqueued(close, args=[1])
         with pytest.raises(InvalidArgument, match="order_id"):
