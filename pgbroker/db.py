@@ -30,7 +30,7 @@ from psycopg.types.json import set_json_loads
 
 from pgbroker import correlation, sql
 from pgbroker.conf import settings
-from pgbroker.errors import NotPostgreSQL
+from pgbroker.errors import NotPostgreSQL, SchemaTooOld
 from pgbroker.lease import Undecodable
 from pgbroker.patience import PATIENCE_SECONDS, SERVER_SHARE, PatientConnection, connect
 
@@ -42,6 +42,13 @@ _log = logging.getLogger("pgbroker.db")
 # A deadlock victim or a failed serialisation did nothing: outside of a caller's transaction it runs again.
 REPEATABLE = (pg_errors.DeadlockDetected, pg_errors.SerializationFailure)
 REPEATS = 5
+# What the server says of a schema, a table, a column or a function that a migration makes.
+UNDEFINED = (
+    pg_errors.InvalidSchemaName,
+    pg_errors.UndefinedTable,
+    pg_errors.UndefinedColumn,
+    pg_errors.UndefinedFunction,
+)
 TRANSACTION_TIMEOUT_SINCE = 170000
 
 # Transaction-local, in the same round trip: planning is nothing beside a batch, a generic plan is four times
@@ -208,7 +215,7 @@ def fetch(
 
     On an alias it uses Django's connection and takes part in the caller's transaction; on a `Session`
     it commits by itself. A deadlock or a failed serialisation is repeated where nothing else is lost
-    with it, that is outside of a caller's transaction.
+    with it, that is outside of a caller's transaction. Raises `SchemaTooOld` on an alias without our tables.
     """
     statement = sql.load(name)
     repeats = REPEATS if isinstance(using, Session) or connections[using].get_autocommit() else 1
@@ -224,11 +231,18 @@ def fetch(
         except Exception as error:
             if attempt < repeats and isinstance(error.__cause__ or error, REPEATABLE):
                 continue
+            if not isinstance(using, Session) and lacks_migrations(error):
+                raise SchemaTooOld(using) from error
             raise
         if fault is not None:
             fault("after", name)
         return [row(values) for values in rows]
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def lacks_migrations(error: BaseException) -> bool:
+    """Tell whether a database error says that something of pgbroker's schema is not there."""
+    return isinstance(error.__cause__ or error, UNDEFINED) and "pgbroker" in str(error)
 
 
 def _run_on_django(

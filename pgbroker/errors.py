@@ -257,7 +257,7 @@ class KeyHeldByNewerJob(PgBrokerError):
 
 
 class EnqueueRefused(PgBrokerError):
-    """The database refused a row for a reason without a class of its own; `code` tells which."""
+    """A hook refused a call, or the database a row for a reason without a class of its own; `reason` tells which."""
 
     code = "enqueue_refused"
 
@@ -288,6 +288,14 @@ class SchemaTooOld(PgBrokerError):
     """The database lacks a migration this release needs."""
 
     code = "schema_too_old"
+
+    def __init__(self, alias: str, missing: Iterable[str] = ()) -> None:
+        named = ", ".join(missing)
+        super().__init__(
+            f"database alias {alias!r} lacks migrations of pgbroker{named and f': {named}'}. "
+            f"Run: manage.py migrate pgbroker --database {alias}",
+            alias=alias,
+        )
 
 
 class NotPostgreSQL(PgBrokerError):

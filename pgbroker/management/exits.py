@@ -7,6 +7,7 @@ import psycopg
 from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, OperationalError, ProgrammingError
 
+from pgbroker.db import lacks_migrations
 from pgbroker.errors import (
     DatabaseUnreachable,
     InvalidOption,
@@ -58,9 +59,10 @@ def errors_of_a_command(alias: str) -> Iterator[None]:
             raise CommandError(f"[database_error] {str(error).strip()}", returncode=ERROR) from error
         raise refused([unreachable(alias, error)]) from error
     except ProgrammingError as error:
-        if not isinstance(error.__cause__, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
+        # Of the ORM; a statement of ours has told it already.
+        if not lacks_migrations(error):
             raise
-        raise refused([not_migrated(alias, [])]) from error
+        raise refused([SchemaTooOld(alias)]) from error
     except DatabaseError as error:
         raise CommandError(f"[database_error] {str(error).strip()}", returncode=ERROR) from error
 
@@ -70,15 +72,5 @@ def unreachable(alias: str, error: Exception) -> DatabaseUnreachable:
     return DatabaseUnreachable(
         f"database alias {alias!r} cannot be reached: {sentence(str(error))} "
         f"Look at DATABASES[{alias!r}] and whether PostgreSQL runs.",
-        alias=alias,
-    )
-
-
-def not_migrated(alias: str, missing: Sequence[str]) -> SchemaTooOld:
-    """Make the error of a database that lacks migrations."""
-    named = f": {', '.join(missing)}" if missing else ""
-    return SchemaTooOld(
-        f"database alias {alias!r} lacks migrations of pgbroker{named}. "
-        f"Run: manage.py migrate pgbroker --database {alias}",
         alias=alias,
     )

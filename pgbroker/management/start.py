@@ -14,7 +14,8 @@ from django.db.migrations.loader import MigrationLoader
 
 from pgbroker import db, telemetry
 from pgbroker.checks import check_server, missing_migrations
-from pgbroker.management.exits import CONFIGURATION, UNREACHABLE, not_migrated, unreachable
+from pgbroker.errors import SchemaTooOld
+from pgbroker.management.exits import CONFIGURATION, UNREACHABLE, unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def look_at(alias: str) -> Target:
         raise CommandError("\n".join(map(str, troubles)), returncode=CONFIGURATION)
     missing = missing_migrations(alias)
     if missing:
-        raise not_migrated(alias, missing)
+        raise SchemaTooOld(alias, missing)
     return Target(
         alias=alias,
         host=host,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from pgbroker import Backoff, Snooze, enqueue, enqueue_many, get_job, job, redrive, tenant_context
@@ -20,6 +21,7 @@ from pgbroker.errors import (
     InvalidSetting,
     JobNotFound,
     PayloadTooLarge,
+    SchemaTooOld,
     UnknownJobType,
     UnknownQueue,
 )
@@ -211,6 +213,29 @@ def test_b124_no_number_of_queues_or_size_of_payload_is_too_much_for_the_wake_up
         note.enqueue("y" * size)
 
     assert Job.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: note.enqueue(text="x"),
+        lambda: note.options(idempotency_key="k").enqueue(text="x"),
+        lambda: enqueue_many([note.bind(text="x"), note.bind(text="y")]),
+        lambda: get_job(UUID(int=7)),
+    ],
+    ids=["plain", "with a key", "many", "look"],
+)
+def test_a_database_without_migrations_is_told_with_the_command_that_makes_them(
+    call: Callable[[], object],
+) -> None:
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("alter schema pgbroker rename to elsewhere")
+        with pytest.raises(SchemaTooOld) as refused:
+            call()
+        transaction.set_rollback(True)
+
+    assert "Run: manage.py migrate pgbroker --database default" in str(refused.value)
 
 
 def test_a_naive_run_after_is_refused() -> None:
