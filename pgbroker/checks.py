@@ -84,7 +84,8 @@ def _check_alias(alias: str, where: str, *, unknown: str) -> Iterator[CheckMessa
     elif connections[alias].vendor != "postgresql":
         yield Error(
             f"{where} names {alias!r}, which is {connections[alias].vendor}, not PostgreSQL.",
-            hint="Name aliases with the engine django.db.backends.postgresql.",
+            hint=f"Set DATABASES[{alias!r}]['ENGINE'] to 'django.db.backends.postgresql'; "
+            f"or name another alias, of PostgreSQL, in {where}.",
             id="pgbroker.E003",
         )
 

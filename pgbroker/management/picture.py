@@ -271,9 +271,11 @@ def _workers(overview: Overview, frame: Frame, limit: int | None) -> list[Line]:
     slots, running = (sum(getattr(each, name) for each in known) for name in ("slots", "running"))
     text = f"workers: {states}; {running} of {slots} slots busy" if known else "workers: none"
     if gone and frame.rows is None:
-        text += f"; {gone} more stopped or silent for over 10 minutes: --all-workers"
+        text += (
+            f"; left out: {gone} that stopped, or are silent for over 10 minutes (--all-workers shows them)"
+        )
     elif gone:
-        text += f"; {gone} more are gone"
+        text += f"; left out: {gone} gone"
     told = [Line(text, "error" if not known or by_state["silent"] else "heading")]
     if not known:
         return told
@@ -302,7 +304,11 @@ def _upkeep(overview: Overview) -> list[Line]:
         told.append(Line("leader: none yet: a worker leads as soon as one runs", "faint"))
     elif not leader.leads:
         name = harmless(leader.name, keep="")
-        told.append(Line(f"leader: none: the lease of {name} ended {ago(-leader.seconds)} ago", "error"))
+        # A worker that runs should have taken over long since; without any, that is what to tell, and is told above.
+        alive = any(each.state == "alive" for each in overview.workers)
+        missing = "no worker has taken over" if alive else "no worker runs that could take over"
+        text = f"leader: none: {name} led until {ago(-leader.seconds)} ago, and {missing}"
+        told.append(Line(text, "error" if alive else "faint"))
     else:
         since = leader.since.isoformat(sep=" ", timespec="seconds")
         name = harmless(leader.name, keep="")

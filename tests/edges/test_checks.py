@@ -60,7 +60,9 @@ def test_an_alias_that_is_not_postgresql_is_told(settings, monkeypatch):
     monkeypatch.setitem(connections.settings, "lite", {**connections.settings["default"], **SQLITE})
     settings.PGBROKER = {"DATABASES": ["lite"]}
 
-    assert "sqlite" in found(checks.check_settings(None))["pgbroker.E003"][0]
+    (refused,) = [each for each in checks.check_settings(None) if each.id == "pgbroker.E003"]
+    assert "sqlite" in refused.msg
+    assert "DATABASES['lite']['ENGINE']" in refused.hint
     del connections["lite"]
 
 

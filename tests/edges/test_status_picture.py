@@ -172,10 +172,13 @@ def test_workers_that_are_silent_come_first_and_in_red() -> None:
     lines = draw(shown, Frame(width=80, rows=24))
 
     heading = next(line for line in lines if line.text.startswith("workers:"))
-    assert heading.text == "workers: 1 silent, 1 draining, 1 alive; 3 of 12 slots busy; 1 more are gone"
+    assert heading.text == "workers: 1 silent, 1 draining, 1 alive; 3 of 12 slots busy; left out: 1 gone"
     assert heading.tone == "error"
     assert [line.text.split()[0] for line in lines[-3:]] == ["worker-3", "worker-2", "worker-1"]
-    assert "1 more stopped or silent for over 10 minutes: --all-workers" in "\n".join(texts(shown))
+    assert (
+        "left out: 1 that stopped, or are silent for over 10 minutes (--all-workers shows them)"
+        in "\n".join(texts(shown))
+    )
     assert "worker-4" in "\n".join(texts(shown, all_workers=True))
 
 
@@ -183,7 +186,11 @@ def test_workers_that_are_silent_come_first_and_in_red() -> None:
     ("leaders", "told", "tone"),
     [
         ([leader()], "leader: worker-1 since 2026-03-01 10:00:29+00:00 (epoch 3)", "plain"),
-        ([leader(seconds=-90.0)], "leader: none: the lease of worker-1 ended 1m 30s ago", "error"),
+        (
+            [leader(seconds=-90.0)],
+            "leader: none: worker-1 led until 1m 30s ago, and no worker has taken over",
+            "error",
+        ),
         ([leader(duty="other")], "leader: none yet: a worker leads as soon as one runs", "faint"),
     ],
     ids=["leads", "has led", "nobody"],
@@ -193,6 +200,20 @@ def test_who_does_the_upkeep_is_told(leaders: list[LeaderLine], told: str, tone:
         lines = draw(overview(leaders=leaders), frame)
 
         assert (told, tone) in lines
+
+
+@pytest.mark.parametrize(
+    "workers", [[], [worker(1, "stopped", silent_seconds=40.0)]], ids=["none", "stopped"]
+)
+def test_without_a_worker_it_is_no_failure_that_nobody_leads(workers: list[WorkerLine]) -> None:
+    (line,) = [
+        each
+        for each in draw(overview(leaders=[leader(seconds=-40.0)], workers=workers), Frame())
+        if each.text.startswith("leader: ")
+    ]
+
+    assert line.text == "leader: none: worker-1 led until 40s ago, and no worker runs that could take over"
+    assert line.tone == "faint"
 
 
 def test_what_runs_for_too_long_is_told_with_the_longest() -> None:

@@ -300,7 +300,7 @@ def tell_what_is_left(options: WorkerOptions, alias: str) -> None:
         if each.queue not in options.exclude_queues and (not options.queues or each.queue in options.queues)
     ]
     for count, what in (
-        (sum(each.scheduled for each in served), "scheduled for later: a burst does not wait for them."),
+        (sum(each.scheduled for each in served), "scheduled for later, which a burst does not wait for."),
         (
             sum(each.ready for each in served),
             "left ready: paused, as broker_status shows, or beyond --max-jobs.",
