@@ -32,10 +32,11 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
         )
         for trouble in troubles
     ]
+    names = "names" if "DATABASES" in values else "is not set and so names"
     for alias in values.get("DATABASES", conf.Settings().DATABASES):
-        found += _check_alias(alias, 'PGBROKER["DATABASES"]', unknown="pgbroker.E002")
+        found += _check_alias(alias, 'PGBROKER["DATABASES"]', names, unknown="pgbroker.E002")
     if (direct := values.get("LISTEN_DATABASE")) is not None:
-        found += _check_alias(direct, 'PGBROKER["LISTEN_DATABASE"]', unknown="pgbroker.E005")
+        found += _check_alias(direct, 'PGBROKER["LISTEN_DATABASE"]', "names", unknown="pgbroker.E005")
     if (storage := values.get("BODY_STORAGE")) is not None:
         found += _check_storage(storage)
     if (schema := getattr(django_settings, "PGTRIGGER_SCHEMA", "public")) != "public":
@@ -74,16 +75,16 @@ def _check_storage(alias: str) -> Iterator[CheckMessage]:
         )
 
 
-def _check_alias(alias: str, where: str, *, unknown: str) -> Iterator[CheckMessage]:
+def _check_alias(alias: str, where: str, names: str, *, unknown: str) -> Iterator[CheckMessage]:
     if alias not in connections.settings:
         yield Error(
-            f"{where} names {alias!r}, which is not in DATABASES.",
+            f"{where} {names} {alias!r}, which is not in DATABASES.",
             hint=f"Known: {', '.join(connections.settings)}.",
             id=unknown,
         )
     elif connections[alias].vendor != "postgresql":
         yield Error(
-            f"{where} names {alias!r}, which is {connections[alias].vendor}, not PostgreSQL.",
+            f"{where} {names} {alias!r}, which is {connections[alias].vendor}, not PostgreSQL.",
             hint=f"Set DATABASES[{alias!r}]['ENGINE'] to 'django.db.backends.postgresql'; "
             f"or name another alias, of PostgreSQL, in {where}.",
             id="pgbroker.E003",

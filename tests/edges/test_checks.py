@@ -61,8 +61,13 @@ def test_an_alias_that_is_not_postgresql_is_told(settings, monkeypatch):
     settings.PGBROKER = {"DATABASES": ["lite"]}
 
     (refused,) = [each for each in checks.check_settings(None) if each.id == "pgbroker.E003"]
-    assert "sqlite" in refused.msg
+    assert refused.msg == "PGBROKER[\"DATABASES\"] names 'lite', which is sqlite, not PostgreSQL."
     assert "DATABASES['lite']['ENGINE']" in refused.hint
+    monkeypatch.setattr(connections["default"], "vendor", "sqlite")
+    settings.PGBROKER = {}
+    (unset,) = [each for each in checks.check_settings(None) if each.id == "pgbroker.E003"]
+    assert "is not set and so names 'default'" in unset.msg
+    assert "DATABASES['default']['ENGINE']" in unset.hint
     del connections["lite"]
 
 
