@@ -206,6 +206,7 @@ class LogTail(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record if an attempt runs in this context."""
+        self._leave_to_last_resort(record)
         attempt = current_attempt.get()
         if attempt is None or not attempt.is_open or record.name.startswith("pgbroker"):
             return
@@ -219,3 +220,21 @@ class LogTail(logging.Handler):
         if attempt.log_lines is None:
             attempt.log_lines = deque(maxlen=MOST_LINES)
         attempt.log_lines.append(line)
+
+    def _leave_to_last_resort(self, record: logging.LogRecord) -> None:
+        """
+        Let logging write a record to stderr as it does where nothing is configured.
+
+        It does not where it finds a handler, and this one shows nothing to anybody.
+        """
+        last_resort, root = logging.lastResort, logging.getLogger()
+        if last_resort is None or record.levelno < last_resort.level:
+            return
+        if self is not next((each for each in root.handlers if isinstance(each, LogTail)), None):
+            return
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(not isinstance(each, LogTail) for each in logger.handlers):
+                return
+            logger = logger.parent if logger.propagate else None
+        last_resort.handle(record)
