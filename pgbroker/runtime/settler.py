@@ -90,11 +90,17 @@ class Settler:
 
     def _gather(self) -> None:
         most, size = self.worker.settings.SETTLE_MAX, 0
+        jobs = {ended.lease.job_id.int for _, ended in self._batch}
         while self._ended and len(self._batch) < most and size < BATCH_BYTES:
+            ended = self._ended[0][1]
+            if (job := ended.lease.job_id.int) in jobs:
+                # Of two attempts of a job at most one holds: what becomes of them is told by the job.
+                break
+            jobs.add(job)
             # First in, then out: at no moment is an outcome in neither, where `backlog` would miss it.
             self._batch.append(self._ended[0])
             self._ended.popleft()
-            size += _weight(self._batch[-1][1])
+            size += _weight(ended)
 
     def _write(self, batch: list[Pair]) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -389,3 +389,64 @@ def test_a_call_is_cut_where_its_arguments_weigh_too_much_for_one_statement(monk
     assert statements.count("enqueue_plain") == 1
     stored = {each.pk: each.args["args"][0] for each in JobPayload.objects.all()}
     assert [stored[each.job_id][0] for each in outcomes] == ["0", "1", "2", "3", "4", "5"]
+
+
+# ------------------------------------------------------------------ rows that somebody wrote in SQL
+
+
+@pytest.mark.parametrize("function", ["enqueue_plain_1", "enqueue_plain_many_1"])
+def test_arguments_from_a_table_are_measured_as_they_are_and_not_as_they_are_compressed(function):
+    """A claim that has to write out more than a gigabyte never ends well, and every claim of the queue has to."""
+    enqueue_rows([plain()])
+    given = (
+        "gen_random_uuid(), {}, args"
+        if function == "enqueue_plain_1"
+        else "array[gen_random_uuid()], {}, jsonb_build_array(args)"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("create temporary table large (args jsonb) on commit drop")
+        cursor.execute(
+            "insert into large select jsonb_build_object('v', 1, 'kwargs', '{}'::jsonb, 'args', "
+            "(select jsonb_agg(1e131071::numeric) from generate_series(1, %s)))",
+            [9_000],
+        )
+        cursor.execute("select pg_column_size(args) < 6000 from large")
+        assert cursor.fetchone() == (True,)
+
+        call = f"pgbroker.{function}({given.format('%s, %s')}, 1, 0, 5, null, null, null)"
+        cursor.execute(f"select {call} from large", [TYPE, QUEUE])
+        assert cursor.fetchone() == (None,)
+
+    assert Job.objects.count() == 1
+
+
+def test_ids_that_are_no_list_of_ids_are_left_to_the_long_way():
+    enqueue_rows([plain()])
+    with connection.cursor() as cursor:
+        for function, ids in (
+            ("enqueue_plain_1", "null::uuid"),
+            ("enqueue_plain_many_1", "array[null]::uuid[]"),
+            ("enqueue_plain_many_1", "'[-5:-5]={NULL}'::uuid[]"),
+            ("enqueue_plain_many_1", "array[array[gen_random_uuid()]]"),
+        ):
+            arguments = '{"v": 1}' if function == "enqueue_plain_1" else '[{"v": 1}]'
+            cursor.execute(
+                f"select pgbroker.{function}({ids}, %s, %s, %s::jsonb, 1, 0, 5, null, null, null)",
+                [TYPE, QUEUE, arguments],
+            )
+            assert cursor.fetchone() == (None,)
+
+
+@pytest.mark.parametrize("more", [{}, {"delay_seconds": 60}], ids=["short", "long"])
+def test_arguments_that_somebody_stored_for_an_id_are_not_those_of_its_job(more):
+    row = plain(**more)
+    with tenant_context("evil"), connection.cursor() as cursor:
+        cursor.execute(
+            "insert into pgbroker.job_payload (job_id, tenant_id, args) values (%s, 'evil', '{}')",
+            [row["id"]],
+        )
+
+    with pytest.raises(IntegrityError), transaction.atomic(), tenant_context("good"):
+        enqueue_rows([row])
+
+    assert not Job.objects.exists()

@@ -330,3 +330,19 @@ def test_an_attempt_stopped_by_a_deadline_without_a_timeout_is_described():
         "deadline_exceeded",
         True,
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_attempts_of_one_job_are_not_settled_in_one_batch():
+    """At most one of them holds, and what became of them is told by the job."""
+    worker = Worker(WorkerOptions(queues=("default",)))
+    first = attempt()
+    again = attempt(job_id=first.lease.job_id, lease_token=2)
+    other = attempt()
+    for each in (first, other, again):
+        worker.settler.put(each, each.completed(None, SETTINGS))
+
+    worker.settler._gather()
+
+    assert [each for each, _ in worker.settler._batch] == [first, other]
+    assert worker.settler.backlog == 3

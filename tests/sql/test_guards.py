@@ -10,6 +10,7 @@ from django.db import DatabaseError, connection, transaction
 from pgbroker.models import Execution, Job, JobEvent, JobPayload
 from pgbroker.models.triggers import ERRCODE
 from pgbroker.states import ENTRY, LIVE, TERMINAL, TRANSITIONS, Status, legal_pairs
+from pgbroker.tenancy import tenant_context
 from tests.factories import JobFactory
 from tests.support.jobs import (
     WORKER,
@@ -264,3 +265,51 @@ def test_the_functions_of_the_guards_live_in_the_schema_and_nothing_is_left_in_p
     assert len(functions) > 10
     assert {schema for schema, _ in functions} == {"pgbroker"}
     assert {schema for _, schema in triggers} == {"pgbroker"}
+
+
+def test_every_instant_of_a_job_is_one_that_python_can_read():
+    """One that no claim can read would stop every worker, whatever queue it stands in."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select attname from pg_attribute "
+            "where attrelid = 'pgbroker.job'::regclass and atttypid = 'timestamptz'::regtype and attnum > 0"
+        )
+        instants = {name for (name,) in cursor.fetchall()}
+        cursor.execute(
+            "select pg_get_constraintdef(oid) from pg_constraint where conname = 'job_times_readable'"
+        )
+        (definition,) = cursor.fetchone()
+    assert {
+        name: definition.count(f"{name},") + definition.count(f"{name})") for name in instants
+    } == dict.fromkeys(instants, 2)
+
+    # Other constraints say where these two may stand.
+    for name, value in itertools.product(
+        instants - {"lease_expires_at", "finished_at"}, ("infinity", "-infinity", "9000-01-02", "1969-12-31")
+    ):
+        with pytest.raises(DatabaseError, match="job_times_readable"):
+            run(
+                f"insert into pgbroker.job (id, queue_id, job_type_id, status, {name}) "
+                "values (gen_random_uuid(), 1, 1, 1, %s)",
+                [value],
+            )
+
+
+def test_a_reason_is_that_of_a_job_of_the_same_tenant():
+    """A row that another tenant planted would hold up the verbs of the job's own tenant, and be told its reasons."""
+    job = JobFactory()
+    with tenant_context("evil"):
+        refusal = refused(
+            "insert into pgbroker.job_state (job_id, tenant_id, reason_code) values (%s, 'evil', 'planted')",
+            [job.pk],
+        )
+    assert "no job" in refusal
+
+    with tenant_context(job.tenant_id):
+        assert (
+            run(
+                "insert into pgbroker.job_state (job_id, tenant_id, reason_code) values (%s, %s, 'mine')",
+                [job.pk, job.tenant_id],
+            )
+            == 1
+        )

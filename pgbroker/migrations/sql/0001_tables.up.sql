@@ -137,8 +137,12 @@ create table pgbroker.job (
     constraint job_ready_has_time check (status <> all ('{2, 3}'::smallint[]) /* not ready or running */ or ready_at is not null),
     -- What Python cannot read would spoil every list and every claim it stands in.
     constraint job_times_readable check (
-        least(ready_at, available_at, deadline_at) >= '1970-01-01 00:00:00+00'
-        and greatest(ready_at, available_at, deadline_at) <= '9000-01-01 00:00:00+00'
+        least(
+            created_at, ready_at, available_at, deadline_at, leased_at, lease_expires_at, cancel_requested_at, finished_at
+        ) >= '1970-01-01 00:00:00+00'
+        and greatest(
+            created_at, ready_at, available_at, deadline_at, leased_at, lease_expires_at, cancel_requested_at, finished_at
+        ) <= '9000-01-01 00:00:00+00'
     ),
     constraint job_terminal_is_finished check ((status >= 10) = (finished_at is not null))
 ) with (
@@ -195,6 +199,23 @@ create table pgbroker.job_state (
     changed_at timestamptz not null default statement_timestamp(),
     constraint job_state_pkey primary key (job_id)
 );
+
+-- Whose job it is is said twice, and the key says the job alone: a row of one tenant for another's job would hold up
+-- that one's verbs, and be told its reasons. A trigger of ours, which no setting of a session switches off.
+create function pgbroker.job_state_of_own_job_1() returns trigger
+language plpgsql as $function$
+begin
+    if not exists (select from pgbroker.job where job.id = new.job_id and job.tenant_id = new.tenant_id) then
+        raise exception 'pgbroker: tenant % has no job % to give a reason for', new.tenant_id, new.job_id
+            using errcode = 'PB002', hint = 'A reason is written by the verb that ends the job.';
+    end if;
+    return new;
+end
+$function$;
+
+create trigger job_state_of_own_job
+before insert on pgbroker.job_state
+for each row execute function pgbroker.job_state_of_own_job_1();
 
 -- The tags of the jobs that have any, once more, to find jobs by: the policy lets no array index serve.
 create table pgbroker.job_tag (

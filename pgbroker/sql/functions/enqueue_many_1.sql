@@ -23,6 +23,7 @@ declare
     misfits jsonb;
     turns jsonb[];
     made uuid[];
+    paid bigint;
     wanted int;
     tagged boolean;
 begin
@@ -102,6 +103,7 @@ begin
         from unnest(entries) as entry
         where entry.outcome is null
         on conflict do nothing
+        returning job_payload.job_id
     ),
     new_priority as (
         insert into pgbroker.queue_priority (queue_id, priority)
@@ -114,7 +116,13 @@ begin
               where known.queue_id = entry.queue_id and known.priority = entry.priority
           )
     )
-    select array_agg(new_job.id) into made from new_job;
+    select (select array_agg(new_job.id) from new_job), (select count(*) from new_payload)
+    into made, paid;
+    -- Arguments that somebody stored for an id before its job are not this caller's.
+    if paid < coalesce(cardinality(made), 0) then
+        raise exception 'pgbroker: arguments are stored already under the id of a new job'
+            using errcode = 'unique_violation', hint = 'Enqueue with another id, or with none.';
+    end if;
 
     select count(*), bool_or(entry.tags is not null)
     into wanted, tagged

@@ -29,13 +29,24 @@ begin
         and rank between -100 and 100
         and attempts between 1 and 10000
         and pgbroker.is_envelope_1(arguments)
-        and not pgbroker.longer_as_text_1(arguments, 67108864)
+        and new_id is not null
     ) is not true
     or length(who) not between 1 and 255
     or length(correlation) not between 1 and 255
     or length(trace) not between 1 and 255
     then
         return null;
+    end if;
+
+    -- A block that catches costs as much as a row, and arguments of this size are never too long.
+    if pg_column_size(arguments #> '{}') > 5000 then
+        begin
+            if pgbroker.longer_as_text_1(arguments, 67108864) then
+                return null;
+            end if;
+        exception when program_limit_exceeded then
+            return null;
+        end;
     end if;
 
     -- A name that a later type has taken over as an alias is that type's.

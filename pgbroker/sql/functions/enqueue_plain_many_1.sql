@@ -41,7 +41,10 @@ begin
     then
         return null;
     end if;
-    if jsonb_array_length(arguments) is distinct from cardinality(new_ids) or array_position(new_ids, null) > 0 then
+    if array_ndims(new_ids) > 1 then
+        return null;
+    end if;
+    if jsonb_array_length(arguments) is distinct from cardinality(new_ids) or array_position(new_ids, null) is not null then
         return null;
     end if;
 
@@ -87,7 +90,7 @@ begin
         raise exception 'pgbroker: a job is not plain' using errcode = 'PB004';
     end if;
     return made;
-exception when sqlstate 'PB004' then
+exception when sqlstate 'PB004' or program_limit_exceeded then
     return null;
 end
 $function$;

@@ -16,12 +16,14 @@ $function$;
 -- would be larger than any text can be, program_limit_exceeded is raised.
 --
 -- Nine bytes of JSON, such as 1e131071, are 16 bytes of jsonb and 131072 of text; no value grows by more than
--- 9216 times. So where that many times its size would fit, nothing is written out. Stable, since pg_column_size is: a
--- function that says to be more is called for each row, 5 µs, where this one becomes part of the statement.
+-- 9216 times. So where that many times its size would fit, nothing is written out. The size is that of #> '{}', the
+-- value itself as it is in memory: of one that comes from a table it may be that of its compressed form. Stable, since
+-- pg_column_size is: a function that says to be more is called for each row, 5 µs, where this one becomes part of the
+-- statement.
 create function pgbroker.longer_as_text_1(value jsonb, most int) returns boolean
 language sql stable as $function$
     select case
-        when pg_column_size(value) > most / 10000 then octet_length(value::text) > most
+        when pg_column_size(value #> '{}') > most / 10000 then octet_length(value::text) > most
         else false
     end
 $function$;
