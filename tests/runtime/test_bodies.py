@@ -201,7 +201,8 @@ def lose_a_lease_while_it_runs(worker: WorkerProcess, job_id: UUID) -> None:
     with raw_session() as session:
         # As a reap by another worker would, but that the job stays where it is.
         session.execute(
-            "update pgbroker.job set lease_token = lease_token + 1, lease_expires_at = now() + interval '1 d' where id = %s",
+            "update pgbroker.job set lease_token = lease_token + 1, lease_expires_at = now() + interval '1 d' "
+            "where id = %s",
             (job_id,),
         )
     wait_until(lambda: "outcome was refused" in worker.log, "the outcome is refused", of=worker)
