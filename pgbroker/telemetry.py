@@ -76,6 +76,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "attempt runs longer than its timeout or deadline allows, and its worker renews the lease",
     ),
+    "jobs.adopted": (
+        logging.WARNING,
+        "jobs that no claim looked at were brought into sight; somebody wrote them, or deleted their queue, in SQL",
+    ),
     "leader.elected": (logging.INFO, "this process leads from now on"),
     "leader.lost": (logging.WARNING, "this process leads no longer"),
     "leader.resigned": (logging.INFO, "this process gave the lead back"),

@@ -2,7 +2,7 @@
 
 from pgbroker.upkeep.duty import Duty
 from pgbroker.upkeep.history import FoldCounters, Partitions, PartitionsNow, TidyWorkers, TrimSamples
-from pgbroker.upkeep.recovery import Expire, Reap, TellOverLong
+from pgbroker.upkeep.recovery import Adopt, Expire, Reap, TellOverLong
 from pgbroker.upkeep.samples import Sample
 
 # What the lease of the leader is on.
@@ -17,6 +17,7 @@ def duties() -> list[Duty]:
         # From here on the leader's.
         Expire(),
         TellOverLong(),
+        Adopt(),
         Partitions(),
         Sample(),
         FoldCounters(),

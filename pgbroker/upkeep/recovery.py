@@ -7,6 +7,7 @@ from uuid import UUID
 from pgbroker import telemetry
 from pgbroker.conf import Settings
 from pgbroker.lifecycle import expire as expiry
+from pgbroker.lifecycle.adopt import adopt
 from pgbroker.lifecycle.over_long import START, OverLong, find_over_long
 from pgbroker.lifecycle.reap import EVERYTHING, Reaped, reap
 from pgbroker.states import Status
@@ -16,6 +17,7 @@ from pgbroker.upkeep.duty import Duty, Looks, Round
 # How many periods back a pass looks that does not look at everything.
 PERIODS_BACK = 3
 OVER_LONG_SECONDS = 60.0
+ADOPT_SECONDS = 300.0
 
 
 class NearAndFar:
@@ -188,3 +190,23 @@ class TellOverLong(Duty):
             worker_id=each.worker_id,
             duration_seconds=each.seconds,
         )
+
+
+class Adopt(Duty):
+    """Bring jobs into sight that no claim looks at: what was written in SQL may lack the rows that claims go by."""
+
+    name = "adopt"
+
+    def period(self, settings: Settings) -> float:
+        """Every five minutes, and first thing."""
+        return ADOPT_SECONDS
+
+    def page(self, now: Round) -> bool:
+        """Look at all queues, and tell of what was missing."""
+        adopted = adopt(using=now.session)
+        if adopted.queues or adopted.priorities:
+            telemetry.emit(
+                "jobs.adopted", queue=",".join(adopted.queues) or None, priorities=adopted.priorities
+            )
+            now.came_due()
+        return False

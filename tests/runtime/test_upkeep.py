@@ -25,7 +25,15 @@ from tests.support.sessions import second_session
 pytestmark = pytest.mark.django_db(transaction=True)
 
 EVERYBODYS = {"lead", "reap", "ensure_partitions"}
-LEADERS = {"expire", "find_over_long", "sample_queues", "fold_counters", "trim_samples", "tidy_workers"}
+LEADERS = {
+    "adopt",
+    "expire",
+    "find_over_long",
+    "sample_queues",
+    "fold_counters",
+    "trim_samples",
+    "tidy_workers",
+}
 
 
 @pytest.fixture

@@ -85,6 +85,13 @@ def test_a_duty_comes_to_the_jobs_by_its_index(rows, session, explained, superus
             assert ways(plan) & indexes
             assert joins(plan) == whole_scans(plan) == set()
 
+        db.fetch("adopt", {}, tuple, using=session)
+        (plan,) = explained.plans
+        explained.plans.clear()
+        # From the first entry of an index to the next queue or priority, whatever lies between.
+        assert ways(plan) == {"job_claim", "job_due"}
+        assert joins(plan) == set()
+        assert buffers(plan) < 100
         check({"job_lease"}, partial(over_long, session))
         check({"job_claim", "job_due", "job_lease"}, partial(sampled, session))
         check(
