@@ -15,15 +15,18 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def show_pythons_of_pyenv() -> None:
-    """Let pyenv's Pythons be found: nox takes no shim for one, and a shim runs only where its version is chosen."""
-    if shutil.which("pyenv") and "PYENV_VERSION" not in os.environ:
-        listed = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True, check=False)
-        wanted = {cell.python for cell in CELLS}
-        has = [each for each in listed.stdout.split() if each.rpartition(".")[0] in wanted]
-        os.environ["PYENV_VERSION"] = ":".join(has)
-        root = subprocess.run(["pyenv", "root"], capture_output=True, text=True, check=True).stdout.strip()
-        programs = [str(Path(root, "versions", each, "bin")) for each in has]
-        os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *programs])
+    """
+    Let pyenv's commands python3.12 and so on work: each runs only where its version is chosen.
+
+    Whoever came here by its python3 has chosen one already: the others are added to it.
+    """
+    if not shutil.which("pyenv"):
+        return
+    listed = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True, check=False)
+    wanted = {cell.python for cell in CELLS}
+    has = [each for each in listed.stdout.split() if each.rpartition(".")[0] in wanted]
+    chosen = [each for each in os.environ.get("PYENV_VERSION", "").split(":") if each]
+    os.environ["PYENV_VERSION"] = ":".join(dict.fromkeys([*chosen, *has]))
 
 
 def main(arguments: list[str]) -> None:
