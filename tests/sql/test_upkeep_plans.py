@@ -91,7 +91,7 @@ def test_a_duty_comes_to_the_jobs_by_its_index(rows, session, explained, superus
         # From the first entry of an index to the next queue or priority, whatever lies between.
         assert ways(plan) == {"job_claim", "job_due"}
         assert joins(plan) == set()
-        assert buffers(plan) < 100
+        assert buffers(plan) < 300
         check({"job_lease"}, partial(over_long, session))
         check({"job_claim", "job_due", "job_lease"}, partial(sampled, session))
         check(
