@@ -1,3 +1,39 @@
+-- Find the type and the queue of plain jobs; no row where what they have in common is not plain, or not right. Part of
+-- the statement that asks, and so without a cost of its own.
+create function pgbroker.plain_kind_1(
+    tenant text,
+    type_name text,
+    queue_name text,
+    type_version int,
+    rank int,
+    attempts int,
+    who text,
+    correlation text,
+    trace text
+) returns table (job_type_id int, queue_id smallint)
+language sql stable as $function$
+    select job_type.id, queue.id
+    from pgbroker.job_type
+    cross join pgbroker.queue
+    where tenant ~ '^[A-Za-z0-9._-]{1,63}$'
+      and type_version >= 1
+      and rank between -100 and 100
+      and attempts between 1 and 10000
+      and (who is null or length(who) between 1 and 255)
+      and (correlation is null or length(correlation) between 1 and 255)
+      and (trace is null or length(trace) between 1 and 255)
+      and job_type.name = type_name
+      and queue.name = queue_name
+      and not job_type.defaults ? 'tags'
+      -- A name that a later type has taken over as an alias is that type's.
+      and not exists (select from pgbroker.job_type as heir where heir.aliases @> array[type_name])
+      and exists (
+          select
+          from pgbroker.queue_priority as known
+          where known.queue_id = queue.id and known.priority = rank
+      )
+$function$;
+
 -- Enqueue one plain job: ready at once, without a key, a body, options, a deadline, tags or a lane.
 --
 -- The same rules as enqueue_many_1's, for the entry that most calls are. Returns when the job was created; null when
@@ -23,18 +59,7 @@ declare
     queue_number smallint;
     made timestamptz;
 begin
-    if (
-        tenant ~ '^[A-Za-z0-9._-]{1,63}$'
-        and version >= 1
-        and rank between -100 and 100
-        and attempts between 1 and 10000
-        and pgbroker.is_envelope_1(arguments)
-        and new_id is not null
-    ) is not true
-    or length(who) not between 1 and 255
-    or length(correlation) not between 1 and 255
-    or length(trace) not between 1 and 255
-    then
+    if (new_id is not null and pgbroker.is_envelope_1(arguments)) is not true then
         return null;
     end if;
 
@@ -49,20 +74,11 @@ begin
         end;
     end if;
 
-    -- A name that a later type has taken over as an alias is that type's.
-    select job_type.id, queue.id
+    select kind.job_type_id, kind.queue_id
     into type_number, queue_number
-    from pgbroker.job_type
-    cross join pgbroker.queue
-    where job_type.name = type_name
-      and queue.name = queue_name
-      and not job_type.defaults ? 'tags'
-      and not exists (select from pgbroker.job_type as heir where heir.aliases @> array[type_name])
-      and exists (
-          select
-          from pgbroker.queue_priority as known
-          where known.queue_id = queue.id and known.priority = rank
-      );
+    from pgbroker.plain_kind_1(
+        tenant, type_name, queue_name, version, rank, attempts, who, correlation, trace
+    ) as kind;
     if not found then
         return null;
     end if;

@@ -28,40 +28,18 @@ declare
     queue_number smallint;
     stored bigint;
 begin
-    if (
-        tenant ~ '^[A-Za-z0-9._-]{1,63}$'
-        and version >= 1
-        and rank between -100 and 100
-        and attempts between 1 and 10000
-        and jsonb_typeof(arguments) = 'array'
-    ) is not true
-    or length(who) not between 1 and 255
-    or length(correlation) not between 1 and 255
-    or length(trace) not between 1 and 255
-    then
-        return null;
-    end if;
-    if array_ndims(new_ids) > 1 then
+    if jsonb_typeof(arguments) is distinct from 'array' or array_ndims(new_ids) > 1 then
         return null;
     end if;
     if jsonb_array_length(arguments) is distinct from cardinality(new_ids) or array_position(new_ids, null) is not null then
         return null;
     end if;
 
-    -- A name that a later type has taken over as an alias is that type's.
-    select job_type.id, queue.id
+    select kind.job_type_id, kind.queue_id
     into type_number, queue_number
-    from pgbroker.job_type
-    cross join pgbroker.queue
-    where job_type.name = type_name
-      and queue.name = queue_name
-      and not job_type.defaults ? 'tags'
-      and not exists (select from pgbroker.job_type as heir where heir.aliases @> array[type_name])
-      and exists (
-          select
-          from pgbroker.queue_priority as known
-          where known.queue_id = queue.id and known.priority = rank
-      );
+    from pgbroker.plain_kind_1(
+        tenant, type_name, queue_name, version, rank, attempts, who, correlation, trace
+    ) as kind;
     if not found then
         return null;
     end if;
