@@ -25,7 +25,6 @@ WORKERS_MAX = 200
 STATUSES = tuple(
     status for status in Status if status not in {Status.WAITING, Status.SUSPENDED, Status.BLOCKED}
 )
-# The one event that is no status.
 WORKERS_SINCE = timedelta(days=1)
 GONE_AFTER = timedelta(minutes=10)
 

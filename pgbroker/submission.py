@@ -205,12 +205,14 @@ def _grouped(
 
 def _enqueue_groups(groups: _Groups, outcomes: list[Outcome], pending: dict[int, Custody]) -> None:
     for (alias, tenant), group in groups.items():
-        if len(group.rows) > 1 and next(_statements(group.rows)).stop < len(group.rows):
+        parts = list(_statements(group.rows))
+        if len(parts) > 1:
             # One statement takes its keys in order; several must too, or two big calls deadlock each other.
             group = _in_key_order(group)
+            parts = list(_statements(group.rows))
         told = telemetry.wanted("job.enqueued")
         with transaction.atomic(using=alias, savepoint=False):
-            for part in _statements(group.rows):
+            for part in parts:
                 rows, places = group.rows[part], group.places[part]
                 for place, row, answer in zip(places, rows, _enqueue_as(tenant, rows, alias), strict=True):
                     if place in pending:

@@ -74,8 +74,7 @@ def _enqueue_plain(rows: Sequence[dict[str, Any]], using: str | db.Session) -> l
         (microseconds,) = db.fetch("enqueue_plain", parameters, _only, using=using)
     else:
         # As one text each: the driver would look at every element of a list.
-        listed = ",".join([f"{job_id.int:032x}" for job_id in ids])
-        parameters |= {"job_ids": f"{{{listed}}}", "args": f"[{','.join(texts)}]"}
+        parameters |= {"job_ids": db.uuid_array(ids), "args": f"[{','.join(texts)}]"}
         (microseconds,) = db.fetch("enqueue_plain_many", parameters, _only, using=using)
     if microseconds is None:
         return None

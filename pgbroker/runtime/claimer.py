@@ -17,6 +17,7 @@ from pgbroker.lifecycle.pause import pauses
 from pgbroker.lifecycle.probe import probe
 from pgbroker.lifecycle.promote import EVERYTHING, promote
 from pgbroker.lifecycle.release import release
+from pgbroker.runtime.take_in import take_in
 
 if TYPE_CHECKING:
     from pgbroker.runtime.attempt import Attempt
@@ -328,7 +329,7 @@ class Claimer:
                     leases=leases,
                     worker=self.worker,
                 )
-            self.worker.take_in(leases, began)
+            take_in(self.worker, leases, began)
             for lease in leases:
                 # Where all run in children a crash takes no neighbour along, and none has to be alone.
                 if not self.worker.executors.all_in_children and lease.is_suspect(settings.MAX_CRASHES):

@@ -41,7 +41,6 @@ from pgbroker.runtime.service import Service
 from pgbroker.runtime.sessions import Sessions
 from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wait
 from pgbroker.runtime.severed import Severed
-from pgbroker.runtime.take_in import take_in
 from pgbroker.runtime.upkeep import upkeep_of
 from pgbroker.runtime.watchdog import Watchdog
 from pgbroker.states import AttemptState
@@ -252,10 +251,6 @@ class Worker:
         self.services["watchdog"].wake()
 
     # -------------------------------------------------------------- from claim to settle
-
-    def take_in(self, leases: Sequence[Lease], asked_at: float) -> None:
-        """Take claimed jobs in; *asked_at* is the monotonic clock when the claim was sent."""
-        take_in(self, leases, asked_at)
 
     def start(self, attempt: Attempt) -> None:
         """Start one attempt that the board gave a slot."""

@@ -20,6 +20,7 @@ from pgbroker.models import Execution
 from pgbroker.registry import lookup
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
+from pgbroker.runtime.take_in import take_in
 from pgbroker.states import AttemptState
 from tests.support.crash import fault
 from tests.support.jobs import attempt_states, claim_many, enqueue_one
@@ -178,7 +179,7 @@ def test_a_lease_that_cannot_be_taken_in_fails_alone() -> None:
     taker.board.close()
     taker.catalogue.types[odd.job_type_id] = lookup(fine.key)
 
-    taker.take_in([odd._replace(deadline_at="tomorrow"), plain], time.monotonic())
+    take_in(taker, [odd._replace(deadline_at="tomorrow"), plain], time.monotonic())
     taker.settler.step()
     taker.settler.session.drop()
 
