@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
 
 from pgbroker.lifecycle.declare import DeclaredType, declare_types
-from pgbroker.lifecycle.enqueue import enqueue_rows
+from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.lifecycle.notify import notify
 from pgbroker.models import Job, JobPayload, QueuePriority
 from pgbroker.tenancy import tenant_context
-from tests.support.crash import fault
 from tests.support.jobs import QUEUE, TYPE, queue_id, type_id
+from tests.support.plain import plain, ways
 
 pytestmark = pytest.mark.django_db
-
-ENVELOPE = {"v": 1, "args": [1], "kwargs": {"note": "Grüße"}}
 
 
 @pytest.fixture(autouse=True)
@@ -26,19 +24,9 @@ def declared() -> None:
     type_id()
 
 
-def plain(**changes: Any) -> dict[str, Any]:
-    entry = {
-        "id": str(uuid4()), "job_type": TYPE, "queue": QUEUE, "args": ENVELOPE, "type_version": 3, "priority": 0,
-        "max_attempts": 7,
-    }  # fmt: skip
-    return {name: value for name, value in {**entry, **changes}.items() if value != "absent"}
-
-
-def ways(row: dict[str, Any]) -> tuple[Any, list[str]]:
+def way(row: dict[str, Any]) -> tuple[Enqueued, list[str]]:
     """Enqueue a row; returns the answer and the statements it took."""
-    statements: list[str] = []
-    with fault(lambda moment, name: statements.append(name) if moment == "before" else None):
-        (answer,) = enqueue_rows([row])
+    (answer,), statements = ways([row])
     return answer, statements
 
 
@@ -64,7 +52,7 @@ def test_the_short_way_stores_what_the_long_way_stores(more):
     short, long = plain(**more), plain(**more)
 
     with tenant_context("acme"):
-        answer, statements = ways(short)
+        answer, statements = way(short)
         twin = enqueue_rows([long, plain()])[0]
         left, right = stored(answer.job_id), stored(twin.job_id)
 
@@ -91,7 +79,7 @@ def test_the_short_way_stores_what_the_long_way_stores(more):
     ],
 )
 def test_a_row_that_is_not_plain_goes_the_long_way_at_once(changes, outcome):
-    answer, statements = ways(plain(**changes))
+    answer, statements = way(plain(**changes))
 
     assert statements == ["enqueue_many"]
     assert answer.outcome == outcome
@@ -116,7 +104,7 @@ def test_a_row_that_is_not_plain_goes_the_long_way_at_once(changes, outcome):
 def test_what_breaks_a_rule_stores_nothing_on_the_short_way_and_is_explained_by_the_long_one(
     changes, outcome
 ):
-    answer, statements = ways(plain(**changes))
+    answer, statements = way(plain(**changes))
 
     assert statements == ["enqueue_plain", "enqueue_many"]
     assert answer.outcome == outcome
@@ -125,11 +113,11 @@ def test_what_breaks_a_rule_stores_nothing_on_the_short_way_and_is_explained_by_
 
 
 def test_a_priority_that_the_queue_has_not_seen_is_told_to_claims():
-    answer, statements = ways(plain(priority=42))
+    answer, statements = way(plain(priority=42))
 
     assert (statements, answer.outcome) == (["enqueue_plain", "enqueue_many"], "created")
     assert QueuePriority.objects.filter(queue_id=queue_id(), priority=42).count() == 1
-    assert ways(plain(priority=42))[1] == ["enqueue_plain"]
+    assert way(plain(priority=42))[1] == ["enqueue_plain"]
 
 
 def test_a_name_that_another_type_took_over_means_that_one():
@@ -137,7 +125,7 @@ def test_a_name_that_another_type_took_over_means_that_one():
         "tests.heir"
     ]
 
-    answer, statements = ways(plain())
+    answer, statements = way(plain())
 
     assert statements == ["enqueue_plain", "enqueue_many"]
     assert Job.objects.get(pk=answer.job_id).job_type_id == heir
@@ -145,21 +133,21 @@ def test_a_name_that_another_type_took_over_means_that_one():
 
 def test_a_repeated_call_with_the_same_id_finds_its_job():
     row = plain()
-    first, _ = ways(row)
+    first, _ = way(row)
 
-    again, statements = ways(row)
+    again, statements = way(row)
 
     assert (again.outcome, again.job_id) == ("existing", first.job_id)
     assert statements == ["enqueue_plain", "enqueue_many"]
-    assert ways(plain(id=row["id"], args={"v": 1, "args": [2], "kwargs": {}}))[0].outcome == "invalid_option"
+    assert way(plain(id=row["id"], args={"v": 1, "args": [2], "kwargs": {}}))[0].outcome == "invalid_option"
 
 
 def test_another_tenants_id_is_not_told_of_and_the_job_gets_a_new_one():
     row = plain()
     with tenant_context("other"):
-        ways(row)
+        way(row)
 
-    answer, _ = ways(row)
+    answer, _ = way(row)
 
     assert answer.outcome == "created"
     assert str(answer.job_id) != row["id"]
@@ -184,7 +172,7 @@ def test_a_notification_does_not_wait_for_the_disk_and_nothing_else_is_spared_th
 def test_a_type_whose_declaration_has_tags_gives_them_to_a_plain_call_too():
     declare_types([DeclaredType(TYPE, 2, (), {"tags": ["nightly"]})])
 
-    answer, statements = ways(plain())
+    answer, statements = way(plain())
 
     assert statements == ["enqueue_plain", "enqueue_many"]
     assert JobPayload.objects.get(pk=answer.job_id).tags == ["nightly"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
@@ -16,13 +16,12 @@ from pgbroker.lifecycle.declare import DeclaredType, declare_types
 from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.models import Job, JobEvent, JobPayload, QueuePriority
 from pgbroker.tenancy import tenant_context
-from tests.support.crash import fault
+from tests.support.crash import statements_run
 from tests.support.jobs import QUEUE, TYPE, queue_id, type_id
+from tests.support.plain import ENVELOPE, plain, ways
 from tests.support.sessions import InThread, second_session, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
-
-ENVELOPE = {"v": 1, "args": [1], "kwargs": {"note": "Grüße"}}
 
 
 @job(name="tests.plain_many.add", queue_name="plain-many")
@@ -41,22 +40,6 @@ SHORT, BOTH = ["enqueue_plain_many"], ["enqueue_plain_many", "enqueue_many"]
 @pytest.fixture(autouse=True)
 def declared() -> None:
     type_id()
-
-
-def plain(**changes: Any) -> dict[str, Any]:
-    entry = {
-        "id": str(uuid4()), "job_type": TYPE, "queue": QUEUE, "args": ENVELOPE, "type_version": 3, "priority": 0,
-        "max_attempts": 7,
-    }  # fmt: skip
-    return {name: value for name, value in {**entry, **changes}.items() if value != "absent"}
-
-
-def ways(rows: list[dict[str, Any]]) -> tuple[list[Enqueued], list[str]]:
-    """Enqueue rows; returns the answers and the statements it took."""
-    statements: list[str] = []
-    with fault(lambda moment, name: statements.append(name) if moment == "before" else None):
-        answers = enqueue_rows(rows)
-    return answers, statements
 
 
 def the_long_way(rows: list[dict[str, Any]]) -> list[Enqueued]:
@@ -362,8 +345,7 @@ def test_the_history_has_what_was_stored_and_not_what_was_given_up(settings):
 def test_calls_of_one_task_take_one_statement_and_each_has_its_arguments():
     registry.synchronise(using="default")
     enqueue_many([add.bind(0, 0)])  # the queue has had a job of this priority
-    statements: list[str] = []
-    with fault(lambda moment, name: statements.append(name) if moment == "before" else None):
+    with statements_run() as statements:
         outcomes = enqueue_many([add.bind(n, b=-n) for n in range(5)])
 
     assert [name for name in statements if name != "notify"] == SHORT
@@ -378,9 +360,8 @@ def test_calls_of_one_task_take_one_statement_and_each_has_its_arguments():
 def test_a_call_is_cut_where_its_arguments_weigh_too_much_for_one_statement(monkeypatch):
     """The server reads no array of JSON beyond 256 MB; each statement has to stay well below."""
     monkeypatch.setattr("pgbroker.submission.CHARACTERS_PER_STATEMENT", 1_000)
-    statements: list[str] = []
 
-    with fault(lambda moment, name: statements.append(name) if moment == "before" else None):
+    with statements_run() as statements:
         outcomes = enqueue_many(
             [keep.bind(str(number) * size) for number, size in enumerate((300, 300, 300, 2_000, 9, 9))]
         )

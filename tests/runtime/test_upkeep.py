@@ -17,7 +17,7 @@ from pgbroker.db import Session
 from pgbroker.models import Leader, QueueSample
 from pgbroker.runtime.upkeep import MOST_SKIPPED, PAGE, Upkeep, limits
 from pgbroker.states import Status
-from tests.support.crash import fault
+from tests.support.crash import fault, statements_run
 from tests.support.jobs import LEASE, age, claim_many, enqueue_one, status
 from tests.support.leaders import ADA, BEN, age_lease, ask, leader
 from tests.support.sessions import second_session
@@ -192,8 +192,7 @@ def test_an_attempt_that_runs_for_too_long_is_told_once_and_left_alone(upkeep):
 
 
 def test_partitions_ahead_are_made_one_more_in_each_page(upkeep):
-    asked = []
-    with fault(lambda moment, name: asked.append(name) if moment == "before" else None):
+    with statements_run() as asked:
         for _ in range(40):
             if upkeep.step() > 0:
                 break

@@ -27,6 +27,14 @@ def fault(at: Callable[[Moment, str], None]) -> Iterator[None]:
 
 
 @contextmanager
+def statements_run() -> Iterator[list[str]]:
+    """Note the names of the statements that run, in order."""
+    names: list[str] = []
+    with fault(lambda moment, name: names.append(name) if moment == "before" else None):
+        yield names
+
+
+@contextmanager
 def crash_after(nth: int, *, moment: Moment = "after") -> Iterator[None]:
     """Crash after (or before) the *nth* statement, counted from 1; does nothing when fewer run."""
     seen = 0
