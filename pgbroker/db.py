@@ -51,14 +51,17 @@ UNDEFINED = (
 )
 TRANSACTION_TIMEOUT_SINCE = 170000
 
-# Transaction-local, in the same round trip: planning is nothing beside a batch, a generic plan is four times
-# slower, and the plan must not change with the size of the table.
-_PLAN = (
-    "set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'off', true), "
+# Transaction-local, in the same round trip: the plan must not change with the size of the table. What runs all the
+# time is planned once a session: planning cost more than all else of a small batch. What runs now and then is planned
+# for its parameters.
+_WAYS = (
+    "set_config('enable_seqscan', 'off', true), "
     "set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), "
     "set_config('enable_bitmapscan', 'off', true), "
     "set_config('jit', 'off', true)"
 )
+_OWN_PLAN = f"set_config('plan_cache_mode', 'force_custom_plan', true), {_WAYS}"
+_KEPT_PLAN = f"set_config('plan_cache_mode', 'force_generic_plan', true), {_WAYS}"
 # Remember what was set before, for callers' transactions; evaluated left to right, in one statement.
 _REMEMBER = (
     "set_config('pgbroker.outer_scope', coalesce(current_setting('pgbroker.scope', true), ''), true), "
@@ -78,7 +81,7 @@ fault: Callable[[str, str], None] | None = None
 @cache
 def _scope_text(
     scope: str,
-    hot: bool,
+    plan: str,
     events: str,
     tenant_given: bool,
     remember: bool,
@@ -95,10 +98,17 @@ def _scope_text(
         parts = []
     if events != "terminal":
         parts.append(f"set_config('pgbroker.events', '{events}', true)")
-    if hot:
-        parts.append(_PLAN)
+    if plan:
+        parts.append(plan)
     parts += [f"set_config('{name}', '{value}', true)" for name, value in limits]
     return f"select {', '.join(parts)}" if parts else ""
+
+
+def _plan_of(statement: sql.Statement) -> str:
+    """Return the settings of the planner that a statement asks for; empty when it asks for none."""
+    if statement.kept:
+        return _KEPT_PLAN
+    return _OWN_PLAN if statement.hot else ""
 
 
 def _scope_of(statement: sql.Statement) -> tuple[str, str | None]:
@@ -193,7 +203,8 @@ class Session:
         """Run one statement in its scope, in one round trip, and return its rows."""
         connection = self.connection
         scope, tenant = _scope_of(statement)
-        before = _scope_text(scope, statement.hot, settings().EVENTS, tenant is not None, False, self.limits)
+        plan, given = _plan_of(statement), tenant is not None
+        before = _scope_text(scope, plan, settings().EVENTS, given, False, self.limits)
         prepare = True if self._prepare else None
         cursor = connection.cursor()
         if not before:
@@ -256,9 +267,9 @@ def _run_on_django(
             alias=wrapper.alias,
         )
     scope, tenant = _scope_of(statement)
-    hot = statement.hot and wrapper.get_autocommit()
+    plan = _plan_of(statement) if wrapper.get_autocommit() else ""
     inside = not wrapper.get_autocommit() and (scope == "all" or tenant is not None)
-    before = _scope_text(scope, hot, settings().EVENTS, tenant is not None, inside)
+    before = _scope_text(scope, plan, settings().EVENTS, tenant is not None, inside)
     with unscoped(), wrapper.cursor() as cursor:
         if not before:
             cursor.execute(statement.text, parameters)
@@ -348,7 +359,7 @@ def scope_statement(
     if isinstance(getattr(context["cursor"], "cursor", None), psycopg.ServerCursor):
         return _scope_named_cursor(execute, query, parameters, many, context, scope, setter_parameters)
     inside = not wrapper.get_autocommit()
-    before = _scope_text(scope, False, settings().EVENTS, not everything, inside)
+    before = _scope_text(scope, "", settings().EVENTS, not everything, inside)
     # executemany opens a pipeline of its own, and several statements in one text go through none: without a
     # transaction the setting would be committed away before them.
     apart = many or (not parameters and isinstance(query, str) and ";" in query.strip().rstrip(";"))
@@ -388,7 +399,7 @@ def _scope_named_cursor(
     caller's transaction they are made while they are fetched, so the scope stays until the context ends.
     """
     wrapper: BaseDatabaseWrapper = context["connection"]
-    before = _scope_text(scope, False, settings().EVENTS, setter_parameters is not None, False)
+    before = _scope_text(scope, "", settings().EVENTS, setter_parameters is not None, False)
     if wrapper.get_autocommit():
         with unscoped(), transaction.atomic(using=wrapper.alias), wrapper.cursor() as setter:
             setter.execute(before, setter_parameters)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 # A type is quick when its jobs take at most this long; slow ones are claimed for a free slot only.
 QUICK_SECONDS = 0.05
-# Work for so many seconds, held, hides the round trip of the next claim.
-HORIZON_SECONDS = 0.15
+# Work for so many seconds, held, hides the round trip of the next claim, and makes claims of slower jobs few.
+HORIZON_SECONDS = 0.3
 _WEIGHT = 0.2
 
 

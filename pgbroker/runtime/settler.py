@@ -30,6 +30,10 @@ BATCH_BYTES = 4 * 1024 * 1024
 _PROGRAM_LIMIT = "54"
 _DATA_EXCEPTION, _CONSTRAINT = "22", "23"
 _OF_THE_DATA = (_DATA_EXCEPTION, _CONSTRAINT, _PROGRAM_LIMIT)
+# A batch of few costs the database little less than one of a hundred: while more is in hand such a write is followed
+# by a rest of three times as long as it took, in which others gather.
+SMALL_BATCH = 100
+REST_FACTOR, LONGEST_REST_SECONDS = 3.0, 0.05
 # How often an outcome that was refused for no fault of its own is written again, and the wait between.
 REPEATS = 3
 REPEAT_SECONDS = 0.05
@@ -37,7 +41,7 @@ REPEAT_SECONDS = 0.05
 
 class Settler:
     """
-    Outcomes come in from every executor and go out in batches, as they gather: no timer.
+    Outcomes come in from every executor and go out in batches, as they gather. The first one goes at once.
 
     When the database is away they wait here; each settles later if its fence still holds. One outcome
     that cannot be stored fails alone, and one whose row is locked waits alone.
@@ -65,7 +69,7 @@ class Settler:
             self.wake()
 
     def step(self) -> float:
-        """Write one batch; waits for the next outcome when there is none."""
+        """Write one batch; waits for the next outcome when there is none, and after a small batch for others."""
         if not self.session.is_open:
             # Before there is anything to write: what could not be settled is not claimed.
             _ = self.session.connection
@@ -76,12 +80,15 @@ class Settler:
                 self._batch = self._blocked.free()
                 self._blocked.let_go(self._batch)
                 self._gather()
-            if self._batch:
+            written, began = len(self._batch), time.monotonic()
+            if written:
                 self._write(self._batch)
                 self._batch = []
         except LockNotAvailable:
             # Not of single rows: somebody has locked a table.
             return ASK_SECONDS
+        if 0 < written < SMALL_BATCH and self.worker.board.size and not self.worker.draining:
+            return min(REST_FACTOR * (time.monotonic() - began), LONGEST_REST_SECONDS)
         if self._ended:
             return 0.0
         self._sleeping = True

@@ -2,7 +2,7 @@
 Every statement a pgbroker process runs, one file each; the file name is the verb.
 
 A statement's header is read by machine: `Scope:` says in which tenant scope it runs, `Plan: hot` that
-the planner must not change its mind with the table's size.
+the planner must not change its mind with the table's size, `Plan: hot, kept` that a session plans it once.
 """
 
 import re
@@ -23,6 +23,7 @@ class Statement:
     text: str
     scope: Scope
     hot: bool
+    kept: bool
     parameters: tuple[str, ...]
 
 
@@ -41,6 +42,7 @@ def load(name: str) -> Statement:
         text=body.strip(),
         scope=scope.group(1),  # type: ignore[arg-type]
         hot=bool(re.search(r"^-- Plan: +hot\b", header, re.MULTILINE)),
+        kept=bool(re.search(r"^-- Plan: +hot, kept\b", header, re.MULTILINE)),
         parameters=tuple(found),
     )
 

@@ -14,7 +14,7 @@
 --   since_id     uuid[]         ... and the id
 --
 -- Scope:  all
--- Plan:   hot
+-- Plan:   hot, kept
 -- Rows:   one per claimed job with its payload, in rank order; none when nothing is ready. A job that lost its
 --         payload comes with null arguments: it must fail in sight.
 -- Locks:  job rows, skip locked: it never waits for another worker.
@@ -27,6 +27,9 @@
 --
 -- coalesce hides the pauses from the planner: where all jobs are of one type it takes "another type than ..."
 -- for "none at all", expects one row, and would rather collect and sort the whole backlog (2 s at a million).
+--
+-- The payload is looked up by `any`, not by an equality: a plan made while there was none would read the whole primary
+-- key for each job, ever after.
 --
 -- Beyond the idle slots only quick types are taken, and no fragile job (it crashed a worker, or this is its
 -- last attempt): held behind others it could be lost to somebody else's crash. Suspects do not run side by
@@ -154,5 +157,5 @@ select
     payload.args_body,
     payload.tags
 from taken
-left join pgbroker.job_payload as payload on payload.job_id = taken.id
+left join pgbroker.job_payload as payload on payload.job_id = any (array[taken.id])
 order by taken.ready_at - taken.priority * %(ageing)s::interval, taken.id

@@ -18,7 +18,7 @@
 --   max_crashes  int                crashes after which a job is a dead letter
 --
 -- Scope:  all
--- Plan:   hot
+-- Plan:   hot, kept
 -- Rows:   number, job_id, lease_token, status. At least one: number is how many attempts were still their
 --         worker's. Where that is all of them, the rest tells of those alone whose jobs are not completed now;
 --         otherwise of all that were, and an id that does not come back was lost: nothing about it changed.

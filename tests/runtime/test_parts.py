@@ -22,6 +22,7 @@ from pgbroker.runtime.board import Board
 from pgbroker.runtime.connecting import ConnectGate
 from pgbroker.runtime.log_tail import log_tail
 from pgbroker.runtime.service import FATAL_AFTER, Service
+from pgbroker.runtime.settler import LONGEST_REST_SECONDS
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.runtime.watchdog import TIDY_FROM
 from pgbroker.states import AttemptState
@@ -346,3 +347,35 @@ def test_two_attempts_of_one_job_are_not_settled_in_one_batch():
 
     assert [each for each, _ in worker.settler._batch] == [first, other]
     assert worker.settler.backlog == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_a_small_write_the_settler_lets_others_gather_while_more_is_in_hand():
+    worker, woken = Worker(WorkerOptions(concurrency=2)), []
+    worker.settler.wake = lambda: woken.append(True)
+    first, second, third = attempt(), attempt(), attempt()
+    worker.board.add([first, second])
+
+    worker.settler.put(first, first.completed(None, SETTINGS))
+    assert 0 < worker.settler.step() <= LONGEST_REST_SECONDS
+    worker.settler.put(second, second.completed(None, SETTINGS))
+    assert woken == []
+
+    # With nothing left in hand nobody has to wait for the next.
+    assert worker.settler.step() > 1
+    worker.settler.put(third, third.completed(None, SETTINGS))
+    assert woken == [True]
+    worker.settler.session.drop()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_settler_that_drains_does_not_rest():
+    worker = Worker(WorkerOptions(concurrency=2))
+    first, second = attempt(), attempt()
+    worker.board.add([first, second])
+    worker.draining = True
+
+    worker.settler.put(first, first.completed(None, SETTINGS))
+
+    assert worker.settler.step() > 1
+    worker.settler.session.drop()

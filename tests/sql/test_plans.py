@@ -138,6 +138,36 @@ def test_every_hot_statement_keeps_its_index_at_every_size(rows, session, explai
                     check("job_pkey", partial(retry_many, over[:number]))
 
 
+def test_plans_that_a_session_keeps_from_an_empty_table_serve_a_full_one(session, explained):
+    with explained.paused():
+        world = World(session)
+        load(100)
+        (first,) = world.take(1)
+        with guards_off(), connection.cursor() as cursor:
+            cursor.execute("truncate pgbroker.job, pgbroker.job_payload")
+        analyze()
+    world.take(1)
+    settle([completed(first)], using=session)
+    explained.plans.clear()
+    with explained.paused():
+        load(50_000)
+        leases = world.take(500)
+
+    world.take(500)
+    settle([completed(each) for each in leases], using=session)
+
+    kept = session.connection.execute(
+        "select name, generic_plans from pg_prepared_statements where name like 'plan_of_%'"
+    ).fetchall()
+    assert dict(kept) == {f"plan_of_{name}": 2 for name in ("claim", "settle")}
+    claimed, settled = explained.plans
+    assert ways(claimed) == {"job_claim", "job_pkey"}
+    assert ways(settled) == {"job_pkey"}
+    for plan in explained.plans:
+        assert joins(plan) == whole_scans(plan) == set()
+        assert compared(plan) <= 50_000, plan
+
+
 @pytest.mark.parametrize("statistics", ["old", "true"])
 def test_a_list_by_tag_goes_by_its_index_whatever_else_is_asked_for(statistics, session, explained):
     """As the plain role under the policy, for one tenant and for all; an array's index would not serve there."""

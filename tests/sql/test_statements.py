@@ -70,6 +70,27 @@ def test_a_hot_statement_says_which_index_it_uses(path):
     assert ("Plan:   hot" in text) <= ("Index:" in text)
 
 
+def test_what_a_trigger_on_jobs_calls_is_planned_for_the_rows_that_are_there():
+    """Claims and settles keep their plans, and a function within them would keep its own from an empty table."""
+    functions = {
+        name: settings
+        for path in FUNCTIONS
+        for name, settings in re.findall(
+            r"^create function pgbroker\.(\w+)\([^)]*\) returns .*\n(language plpgsql .*)",
+            path.read_text(),
+            re.M,
+        )
+    }
+    triggers = (sql.FOLDER / "functions" / "job_events_1.sql").read_text()
+    called = set(re.findall(r"\bpgbroker\.(\w+)\(", triggers)) - set(
+        re.findall(r"(?:create|execute) function pgbroker\.(\w+)\(", triggers)
+    )
+
+    assert "enqueue_exhausted_1" in called
+    for name in called | {"job_after_update_all_1"}:
+        assert "set plan_cache_mode = force_custom_plan" in functions[name], name
+
+
 @each_text
 def test_a_status_number_carries_its_own_name(path):
     numbers = re.findall(r"\b(\d+) /\* ([a-z_ ]+) \*/", code(path))

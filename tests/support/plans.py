@@ -65,12 +65,17 @@ def analyze() -> None:
         cursor.execute("analyze pgbroker.job_tag")
 
 
+EXPLAIN = "explain (analyze, buffers, format json)"
+
+
 class Explained:
     """The plans of the statements that were run, instead of their rows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.plans: list[dict[str, Any]] = []
         self._on = True
+        self._prepared: set[tuple[int, str]] = set()
+        self._executed = ""
         self._load, self._fetch = sql.load, db.fetch
         monkeypatch.setattr(sql, "load", self._load_explained)
         monkeypatch.setattr(db, "fetch", self._fetch_plan)
@@ -86,18 +91,33 @@ class Explained:
         statement = self._load(name)
         if not self._on:
             return statement
-        return dataclasses.replace(
-            statement, text=f"explain (analyze, buffers, format json) {statement.text}"
-        )
+        text = self._executed if statement.kept else statement.text
+        return dataclasses.replace(statement, text=f"{EXPLAIN} {text}")
 
     def _fetch_plan(self, name: str, parameters: Any, row: Any, *, using: Any = "default") -> list[Any]:
         if not self._on:
             return self._fetch(name, parameters, row, using=using)
+        if (statement := self._load(name)).kept:
+            self._executed = self._execution(statement, parameters, using)
         ((answer,),) = self._fetch(name, parameters, list, using=using)
         answer = json.loads(answer) if isinstance(answer, str) else answer
         self.plans.append(answer[0]["Plan"])
         # Of a settle at least one row says how many were settled.
         return [(0, None, None, None)] if name == "settle" else []
+
+    def _execution(self, statement: sql.Statement, parameters: Any, session: db.Session) -> str:
+        """
+        Write the execution of a prepared statement, prepared once a session.
+
+        Of a statement itself EXPLAIN shows the plan for these very parameters, whatever plan is kept.
+        """
+        raw = session.connection
+        if (id(raw), statement.name) not in self._prepared:
+            places = {name: f"${place}" for place, name in enumerate(statement.parameters, 1)}
+            raw.execute(f"prepare plan_of_{statement.name} as {statement.text % places}".encode())
+            self._prepared.add((id(raw), statement.name))
+        values = [psycopg.sql.Literal(parameters[name]).as_string(raw) for name in statement.parameters]
+        return f"execute plan_of_{statement.name}({', '.join(values)})".replace("%", "%%")
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

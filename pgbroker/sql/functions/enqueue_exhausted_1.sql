@@ -11,10 +11,12 @@
 --
 --   {"job_id", "job_type", "queue", "attempts", "error_code", "error" (at most 1000 characters), "died_at"}
 --
+-- It runs within statements whose plans are kept (decision 0017); its own are made for the rows that are there.
+--
 -- An event (21) tells which job was made, or why none was. What goes wrong here must not keep a batch from being
 -- settled or reaped, for ever: it is undone, and told as well.
 create function pgbroker.enqueue_exhausted_1(dead uuid[]) returns void
-language plpgsql volatile as $function$
+language plpgsql volatile set plan_cache_mode = force_custom_plan as $function$
 declare
     tenant_before constant text := coalesce(current_setting('pgbroker.tenant_id', true), '');
     death record;

@@ -25,9 +25,9 @@ end
 $function$;
 
 -- Mode 'all' needs the old rows too. The join must be a hash join: worker statements switch those off, and a
--- nested loop over two transition tables is quadratic.
+-- nested loop over two transition tables is quadratic. Nor may it be planned for the first batch, of one, for ever.
 create function pgbroker.job_after_update_all_1() returns trigger
-language plpgsql set enable_hashjoin = on as $function$
+language plpgsql set enable_hashjoin = on set plan_cache_mode = force_custom_plan as $function$
 begin
     insert into pgbroker.job_event (job_id, tenant_id, event, metadata)
     select
