@@ -11,7 +11,7 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
-from pgbroker import conf, db
+from pgbroker import conf, scoping
 
 
 class PgBrokerConfig(AppConfig):
@@ -26,7 +26,7 @@ class PgBrokerConfig(AppConfig):
         """Connect what must hear of connections and settings, and finish django-pgtrigger's set-up."""
         from pgbroker import registry
 
-        connection_created.connect(db.carry_scope, dispatch_uid="pgbroker.carry_scope")
+        connection_created.connect(scoping.carry_scope, dispatch_uid="pgbroker.carry_scope")
         setting_changed.connect(conf.forget, dispatch_uid="pgbroker.forget_settings")
         post_migrate.connect(registry.declare_after_migrate, sender=self, dispatch_uid="pgbroker.declare")
         # Jobs register when their module is imported, as signals and admin classes do.

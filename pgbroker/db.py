@@ -1,5 +1,5 @@
 """
-Run the statements: the only module that touches a cursor or a `pgbroker.*` setting.
+Run the statements: beside `scoping` the only module that touches a cursor or a `pgbroker.*` setting.
 
 Every statement travels with its scope in one psycopg pipeline: one implicit transaction, one round
 trip. The settings are local to that transaction, so no connection ever remembers a tenant.
@@ -10,7 +10,6 @@ of the alias and takes part in the caller's transaction.
 
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,14 +17,11 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, TypeVar
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections, transaction
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import errors as pg_errors
-from psycopg.abc import Query
-from psycopg.pq import TransactionStatus
 from psycopg.types.json import set_json_loads
 
 from pgbroker import correlation, sql
@@ -67,7 +63,7 @@ _REMEMBER = (
     "set_config('pgbroker.outer_scope', coalesce(current_setting('pgbroker.scope', true), ''), true), "
     "set_config('pgbroker.outer_tenant', coalesce(current_setting('pgbroker.tenant_id', true), ''), true)"
 )
-_RESTORE = (
+RESTORE = (
     "select set_config('pgbroker.scope', current_setting('pgbroker.outer_scope'), true), "
     "set_config('pgbroker.tenant_id', current_setting('pgbroker.outer_tenant'), true)"
 )
@@ -79,7 +75,7 @@ fault: Callable[[str, str], None] | None = None
 
 
 @cache
-def _scope_text(
+def scope_text(
     scope: str,
     plan: str,
     events: str,
@@ -204,7 +200,7 @@ class Session:
         connection = self.connection
         scope, tenant = _scope_of(statement)
         plan, given = _plan_of(statement), tenant is not None
-        before = _scope_text(scope, plan, settings().EVENTS, given, False, self.limits)
+        before = scope_text(scope, plan, settings().EVENTS, given, False, self.limits)
         prepare = True if self._prepare else None
         cursor = connection.cursor()
         if not before:
@@ -269,7 +265,7 @@ def _run_on_django(
     scope, tenant = _scope_of(statement)
     plan = _plan_of(statement) if wrapper.get_autocommit() else ""
     inside = not wrapper.get_autocommit() and (scope == "all" or tenant is not None)
-    before = _scope_text(scope, plan, settings().EVENTS, tenant is not None, inside)
+    before = scope_text(scope, plan, settings().EVENTS, tenant is not None, inside)
     with unscoped(), wrapper.cursor() as cursor:
         if not before:
             cursor.execute(statement.text, parameters)
@@ -283,7 +279,7 @@ def _run_on_django(
                 setter.execute(before, None if tenant is None else (tenant,))
                 cursor.execute(statement.text, parameters)
                 if inside:
-                    restorer.execute(_RESTORE)
+                    restorer.execute(RESTORE)
         # The result itself: psycopg makes an object for each column of a description, which costs more than a row.
         result = cursor.pgresult
         columns = result.nfields if result is not None else 0
@@ -312,133 +308,17 @@ def _decoded(values: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
     return changed
 
 
-# ------------------------------------------------------------------ the tenant around everybody's statements
-
-
 class unscoped(AbstractContextManager[None]):
-    """Keep `scope_statement` away from statements that carry their scope themselves."""
+    """Keep `scoping.scope_statement` away from statements that carry their scope themselves."""
 
     def __enter__(self) -> None:
-        self._token = _carried.set(True)
+        self._token = carried.set(True)
 
     def __exit__(self, *_: object) -> None:
-        _carried.reset(self._token)
+        carried.reset(self._token)
 
 
-_carried: ContextVar[bool] = ContextVar("pgbroker_scope_carried", default=False)
-
-# SET and RESET but not SET LOCAL, and set_config, whose third argument only the server knows.
-_CHANGES_SESSION = re.compile(
-    r"\s*(?:set\s+(?!local\b)|reset\s|select\s+(?:pg_catalog\.)?set_config)", re.IGNORECASE
-)
-
-# What a named cursor left set in a caller's transaction, to be put back when its context ends.
-_left_set: "WeakKeyDictionary[BaseDatabaseWrapper, tuple[str, str]]" = WeakKeyDictionary()
-
-
-def scope_statement(
-    execute: Callable[..., Any], query: Query, parameters: Any, many: bool, context: dict[str, Any]
-) -> Any:
-    """
-    Send the context's tenant (or scope all) along with a statement of the ORM or the project.
-
-    An execute wrapper on every broker alias. Without a context it adds nothing: the database reads a
-    missing tenant as "default". In a caller's transaction what was set is put back in the same trip.
-    """
-    tenant, everything = correlation.tenant.get(), correlation.scope_all.get()
-    wrapper: BaseDatabaseWrapper = context["connection"]
-    if isinstance(query, str) and not _carried.get() and _CHANGES_SESSION.match(query):
-        # A worker closes such a connection after the job: the next one must not inherit a role or a scope.
-        wrapper.pgbroker_session_changed = True  # type: ignore[attr-defined]
-    if (tenant is None and not everything) or _carried.get():
-        return execute(query, parameters, many, context)
-    if _is_transaction_control(query):
-        return execute(query, parameters, many, context)
-    scope = "all" if everything else "tenant"
-    setter_parameters = None if everything else (tenant,)
-    if isinstance(getattr(context["cursor"], "cursor", None), psycopg.ServerCursor):
-        return _scope_named_cursor(execute, query, parameters, many, context, scope, setter_parameters)
-    inside = not wrapper.get_autocommit()
-    before = _scope_text(scope, "", settings().EVENTS, not everything, inside)
-    # executemany opens a pipeline of its own, and several statements in one text go through none: without a
-    # transaction the setting would be committed away before them.
-    apart = many or (not parameters and isinstance(query, str) and ";" in query.strip().rstrip(";"))
-    with (
-        unscoped(),
-        wrapper.cursor() as setter,
-        wrapper.cursor() as restorer,
-        wrapper.wrap_database_errors,
-        transaction.atomic(using=wrapper.alias, savepoint=False) if apart else wrapper.connection.pipeline(),
-    ):
-        setter.execute(before, setter_parameters)
-        answer = execute(query, parameters, many, context)
-        # Deferred constraints (all of Django's foreign keys) are checked before the implicit commit: an error
-        # at the commit itself leaves the connection dead.
-        restorer.execute(_RESTORE if inside else "set constraints all immediate")
-    return answer
-
-
-def _is_transaction_control(query: Query) -> bool:
-    """Tell savepoint statements: between them a pipeline of settings would only get in the way."""
-    return isinstance(query, str) and query.startswith(("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO"))
-
-
-def _scope_named_cursor(
-    execute: Callable[..., Any],
-    query: Query,
-    parameters: Any,
-    many: bool,
-    context: dict[str, Any],
-    scope: str,
-    setter_parameters: tuple[Any, ...] | None,
-) -> Any:
-    """
-    Scope a server-side cursor (`.iterator()`): psycopg sends no named cursor through a pipeline.
-
-    In autocommit the cursor is WITH HOLD: its rows are made when this little transaction commits. In a
-    caller's transaction they are made while they are fetched, so the scope stays until the context ends.
-    """
-    wrapper: BaseDatabaseWrapper = context["connection"]
-    before = _scope_text(scope, "", settings().EVENTS, setter_parameters is not None, False)
-    if wrapper.get_autocommit():
-        with unscoped(), transaction.atomic(using=wrapper.alias), wrapper.cursor() as setter:
-            setter.execute(before, setter_parameters)
-            return execute(query, parameters, many, context)
-    with unscoped(), wrapper.cursor() as setter:
-        if wrapper not in _left_set:
-            setter.execute(
-                "select coalesce(current_setting('pgbroker.scope', true), ''), "
-                "coalesce(current_setting('pgbroker.tenant_id', true), '')"
-            )
-            scope_before, tenant_before = setter.fetchone()
-            _left_set[wrapper] = (scope_before, tenant_before)
-        setter.execute(before, setter_parameters)
-    return execute(query, parameters, many, context)
-
-
-def put_back() -> None:
-    """Undo what named cursors left set in callers' transactions of this thread."""
-    if not _left_set:
-        return
-    for wrapper in connections.all(initialized_only=True):
-        before = _left_set.pop(wrapper, None)
-        if before is None or wrapper.connection is None or wrapper.get_autocommit() or wrapper.needs_rollback:
-            continue
-        if wrapper.connection.info.transaction_status != TransactionStatus.INTRANS:
-            # Broken: the rollback that must follow puts it back, and an error here would hide the first one.
-            continue
-        with unscoped(), wrapper.cursor() as setter:
-            setter.execute(
-                "select set_config('pgbroker.scope', %s, true), set_config('pgbroker.tenant_id', %s, true)",
-                before,
-            )
-
-
-def carry_scope(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
-    """Install `scope_statement` on a broker alias's connection; receiver of `connection_created`."""
-    if connection.alias in settings().DATABASES and scope_statement not in connection.execute_wrappers:
-        # First, not last: `with connection.execute_wrapper(...)` takes the last one away when it ends.
-        connection.execute_wrappers.insert(0, scope_statement)
+carried: ContextVar[bool] = ContextVar("pgbroker_scope_carried", default=False)
 
 
 def listen(session: Session, channel: str = "pgbroker") -> psycopg.Connection[tuple[Any, ...]]:

@@ -1,10 +1,10 @@
-"""Choose whose rows the following statements see. `db` writes it with each of them."""
+"""Choose whose rows the following statements see. `db` and `scoping` write it with each of them."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pgbroker import correlation, db
+from pgbroker import correlation, scoping
 from pgbroker.errors import InvalidTenant
 
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,63}")
@@ -32,7 +32,7 @@ def tenant_context(tenant: str) -> Iterator[None]:
     finally:
         correlation.scope_all.reset(everything)
         correlation.tenant.reset(token)
-        db.put_back()
+        scoping.put_back()
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def scope_all() -> Iterator[None]:
         yield
     finally:
         correlation.scope_all.reset(token)
-        db.put_back()
+        scoping.put_back()
 
 
 def current_tenant() -> str:

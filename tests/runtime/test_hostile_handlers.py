@@ -62,7 +62,7 @@ def changes_session(marked: bool) -> None:
         cursor.execute("select pg_backend_pid()")
         backends.append(cursor.fetchone()[0])
     if marked:
-        # As db.scope_statement does when it sees a `set` that outlives its transaction.
+        # As scoping.scope_statement does when it sees a `set` that outlives its transaction.
         connection.pgbroker_session_changed = True
 
 

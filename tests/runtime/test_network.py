@@ -109,7 +109,7 @@ def test_locks_of_a_session_that_is_frozen_within_its_transaction_are_let_go(ses
 
 def freeze_and_wait(session: db.Session, job_id: UUID, other: psycopg.Connection) -> None:
     """Send all of a transaction but its end, as a process that is stopped between two sends."""
-    before = db._scope_text("all", db._KEPT_PLAN, "terminal", False, False, session.limits)
+    before = db.scope_text("all", db._KEPT_PLAN, "terminal", False, False, session.limits)
     with session.connection.pipeline():
         session.connection.execute(before.encode())
         session.connection.execute("select from pgbroker.job where id = %s for update", (job_id,))
