@@ -47,6 +47,45 @@ class AttemptState(IntEnum):
         return self.name.lower()
 
 
+class GroupState(IntEnum):
+    """Where a run group is. Numbers from 10 on are ends, the same as a job's; they are stored and never change."""
+
+    OPEN = 0
+    SEALED = 1
+    COMPLETED = 10
+    FAILED = 11
+    CANCELLED = 13
+
+    @property
+    def label(self) -> str:
+        """The state as people and logs write it: `sealed`."""
+        return self.name.lower()
+
+
+class OnFailure(IntEnum):
+    """What becomes of a dependent when its prerequisite ends without success. Stored in edges, never renumbered."""
+
+    CANCEL = 0
+    BLOCK = 1
+    IGNORE = 2
+
+    @property
+    def label(self) -> str:
+        """The policy as callers write it: `cancel`."""
+        return self.name.lower()
+
+
+# A group that has ended badly is sealed again when one of its members is retried.
+GROUP_TRANSITIONS: dict[str, frozenset[tuple[GroupState, GroupState]]] = {
+    "seal": frozenset({(GroupState.OPEN, GroupState.SEALED)}),
+    "resolve": frozenset(
+        (GroupState.SEALED, end) for end in (GroupState.COMPLETED, GroupState.FAILED, GroupState.CANCELLED)
+    ),
+    "retry": frozenset(
+        (end, GroupState.SEALED) for end in (GroupState.FAILED, GroupState.CANCELLED)
+    ),
+}
+
 # What `job_event.event` may be besides a status: numbers that are stored and never change.
 CANCEL_REQUESTED, ON_EXHAUSTED = 20, 21
 EVENT_LABELS = {
@@ -79,8 +118,10 @@ ENTRY = _STARTS
 TRANSITIONS: dict[str, _Pairs] = {
     "promote": _one(Status.SCHEDULED, Status.READY),
     "add_edge": _pairs(frozenset({Status.READY, Status.SCHEDULED}), frozenset({Status.WAITING})),
+    # What was cancelled because of a prerequisite comes back when that is retried: to blocked where another one bars it.
     "resolve": _one(Status.WAITING, Status.READY, Status.SCHEDULED, Status.CANCELLED, Status.BLOCKED)
-    | _one(Status.BLOCKED, Status.CANCELLED),
+    | _one(Status.BLOCKED, Status.CANCELLED)
+    | _one(Status.CANCELLED, Status.BLOCKED),
     "claim": _one(Status.READY, Status.RUNNING),
     "release": _one(Status.RUNNING, Status.READY, Status.SCHEDULED),
     "settle": _one(

@@ -24,18 +24,109 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/uuid7_1.sql"),
                 RunFile("sql/functions/ensure_partitions_1.sql"),
                 RunFile("sql/functions/enqueue_values_1.sql"),
+                RunFile("sql/functions/enqueue_references_1.sql"),
                 RunFile("sql/functions/enqueue_entries_1.sql"),
+                RunFile("sql/functions/enqueue_links_1.sql"),
                 RunFile("sql/functions/enqueue_keys_1.sql"),
                 RunFile("sql/functions/enqueue_many_1.sql"),
                 RunFile("sql/functions/enqueue_plain_1.sql"),
                 RunFile("sql/functions/enqueue_plain_many_1.sql"),
                 RunFile("sql/functions/enqueue.sql"),
+                RunFile("sql/functions/resolve_1.sql"),
+                RunFile("sql/functions/edges_1.sql"),
+                RunFile("sql/functions/run_groups_1.sql"),
                 RunFile("sql/functions/delete_queue_1.sql"),
                 RunFile("sql/functions/enqueue_exhausted_1.sql"),
                 RunFile("sql/functions/job_events_1.sql"),
                 RunFile("migrations/sql/0001_partitions.up.sql"),
             ],
             state_operations=[
+                migrations.CreateModel(
+                    name="DeferredReference",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        ("dependent_id", models.UUIDField()),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("group_name", models.TextField()),
+                        ("job_name", models.TextField(null=True)),
+                        (
+                            "on_failure",
+                            models.SmallIntegerField(
+                                choices=[(0, "cancel"), (1, "block"), (2, "ignore")], default=0
+                            ),
+                        ),
+                        ("deadline_at", models.DateTimeField()),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."deferred_reference',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="EdgeCheck",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "transaction_id",
+                                "id",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("transaction_id", models.BigIntegerField()),
+                        ("id", models.BigIntegerField()),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        (
+                            "prerequisite_ids",
+                            django.contrib.postgres.fields.ArrayField(
+                                base_field=models.UUIDField(), size=None
+                            ),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."edge_check',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Idempotency",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "tenant_id",
+                                "job_type_id",
+                                "key",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("key", models.TextField()),
+                        ("job_id", models.UUIDField()),
+                        ("digest", models.BinaryField()),
+                        ("scope", models.TextField(default="held")),
+                        ("expires_at", models.DateTimeField(null=True)),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "verbose_name_plural": "idempotency keys",
+                        "db_table": 'pgbroker"."idempotency',
+                        "base_manager_name": "objects",
+                    },
+                ),
                 migrations.CreateModel(
                     name="Job",
                     fields=[
@@ -90,6 +181,164 @@ class Migration(migrations.Migration):
                     },
                 ),
                 migrations.CreateModel(
+                    name="JobCounter",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "job_type_id",
+                                "queue_id",
+                                "worker_id",
+                                "bucket",
+                                "fold",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("worker_id", models.UUIDField()),
+                        ("bucket", models.DateTimeField()),
+                        (
+                            "fold",
+                            models.SmallIntegerField(
+                                choices=[(0, "Worker Minute"), (1, "Minute"), (2, "Hour"), (3, "Day")],
+                                default=0,
+                            ),
+                        ),
+                        ("done", models.BigIntegerField(default=0)),
+                        ("retried", models.BigIntegerField(default=0)),
+                        ("snoozed", models.BigIntegerField(default=0)),
+                        ("failed", models.BigIntegerField(default=0)),
+                        ("dead", models.BigIntegerField(default=0)),
+                        ("cancelled", models.BigIntegerField(default=0)),
+                        ("run_seconds", models.FloatField(default=0)),
+                        ("wait_seconds", models.FloatField(default=0)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_counter',
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobDependency",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "dependent_id",
+                                "prerequisite_id",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("dependent_id", models.UUIDField()),
+                        ("prerequisite_id", models.UUIDField()),
+                        (
+                            "kind",
+                            models.SmallIntegerField(
+                                choices=[
+                                    (0, "Job On Job"),
+                                    (1, "Job On Group"),
+                                    (2, "Group On Job"),
+                                    (3, "Group On Group"),
+                                ]
+                            ),
+                        ),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        (
+                            "on_failure",
+                            models.SmallIntegerField(
+                                choices=[(0, "cancel"), (1, "block"), (2, "ignore")], default=0
+                            ),
+                        ),
+                        (
+                            "outcome",
+                            models.SmallIntegerField(
+                                choices=[
+                                    (0, ""),
+                                    (10, "completed"),
+                                    (11, "failed"),
+                                    (12, "dead_letter"),
+                                    (13, "cancelled"),
+                                ],
+                                default=0,
+                            ),
+                        ),
+                        ("satisfied_at", models.DateTimeField(null=True)),
+                        ("level", models.IntegerField(default=1)),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "verbose_name_plural": "job dependencies",
+                        "db_table": 'pgbroker"."job_dependency',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobEvent",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        (
+                            "event",
+                            models.SmallIntegerField(
+                                choices=[
+                                    (0, "scheduled"),
+                                    (1, "waiting"),
+                                    (2, "ready"),
+                                    (3, "running"),
+                                    (4, "suspended"),
+                                    (5, "blocked"),
+                                    (10, "completed"),
+                                    (11, "failed"),
+                                    (12, "dead_letter"),
+                                    (13, "cancelled"),
+                                    (20, "cancel_requested"),
+                                    (21, "on_exhausted"),
+                                ]
+                            ),
+                        ),
+                        (
+                            "occurred_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("metadata", models.JSONField(null=True)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_event',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="JobTag",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "tag",
+                                "tenant_id",
+                                "job_id",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("tag", models.TextField()),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("job_id", models.UUIDField()),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."job_tag',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
                     name="JobType",
                     fields=[
                         ("id", models.AutoField(primary_key=True, serialize=False)),
@@ -110,6 +359,20 @@ class Migration(migrations.Migration):
                     options={
                         "db_table": 'pgbroker"."job_type',
                         "ordering": ["name"],
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Leader",
+                    fields=[
+                        ("duty", models.TextField(primary_key=True, serialize=False)),
+                        ("holder", models.UUIDField()),
+                        ("name", models.TextField()),
+                        ("epoch", models.BigIntegerField()),
+                        ("since", models.DateTimeField()),
+                        ("expires_at", models.DateTimeField()),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."leader',
                     },
                 ),
                 migrations.CreateModel(
@@ -185,6 +448,95 @@ class Migration(migrations.Migration):
                     },
                 ),
                 migrations.CreateModel(
+                    name="QueueSample",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "queue_id",
+                                "sampled_at",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        (
+                            "sampled_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("ready", models.BigIntegerField()),
+                        ("scheduled", models.BigIntegerField()),
+                        ("running", models.BigIntegerField()),
+                        ("oldest_ready_seconds", models.FloatField(null=True)),
+                        ("coarse", models.BooleanField(default=False)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."queue_sample',
+                    },
+                ),
+                migrations.CreateModel(
+                    name="RunGroup",
+                    fields=[
+                        ("id", models.UUIDField(primary_key=True, serialize=False)),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("name", models.CharField(max_length=255)),
+                        (
+                            "state",
+                            models.SmallIntegerField(
+                                choices=[
+                                    (0, "open"),
+                                    (1, "sealed"),
+                                    (10, "completed"),
+                                    (11, "failed"),
+                                    (13, "cancelled"),
+                                ],
+                                default=0,
+                            ),
+                        ),
+                        ("tolerate_count", models.IntegerField(null=True)),
+                        ("tolerate_percent", models.FloatField(null=True)),
+                        ("level", models.IntegerField(default=0)),
+                        ("on_completed", models.JSONField(null=True)),
+                        ("on_failed", models.JSONField(null=True)),
+                        ("completed_job_id", models.UUIDField(null=True)),
+                        ("failed_job_id", models.UUIDField(null=True)),
+                        ("callback_error", models.TextField(null=True)),
+                        ("cancel_requested_at", models.DateTimeField(null=True)),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("sealed_at", models.DateTimeField(null=True)),
+                        ("finished_at", models.DateTimeField(null=True)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."run_group',
+                        "permissions": [
+                            ("retry_rungroup", "Can retry the failed part of run groups"),
+                            ("cancel_rungroup", "Can cancel run groups"),
+                        ],
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="Unresolved",
+                    fields=[
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                        ("prerequisite_id", models.UUIDField()),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        (
+                            "not_before",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "verbose_name_plural": "unresolved",
+                        "db_table": 'pgbroker"."unresolved',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
                     name="Worker",
                     fields=[
                         ("id", models.UUIDField(primary_key=True, serialize=False)),
@@ -216,20 +568,6 @@ class Migration(migrations.Migration):
                     options={
                         "db_table": 'pgbroker"."worker',
                         "ordering": ["-started_at"],
-                    },
-                ),
-                migrations.CreateModel(
-                    name="Leader",
-                    fields=[
-                        ("duty", models.TextField(primary_key=True, serialize=False)),
-                        ("holder", models.UUIDField()),
-                        ("name", models.TextField()),
-                        ("epoch", models.BigIntegerField()),
-                        ("since", models.DateTimeField()),
-                        ("expires_at", models.DateTimeField()),
-                    ],
-                    options={
-                        "db_table": 'pgbroker"."leader',
                     },
                 ),
                 migrations.CreateModel(
@@ -287,6 +625,7 @@ class Migration(migrations.Migration):
                         ("reason_code", models.TextField()),
                         ("reason", models.TextField(default="")),
                         ("by", models.TextField(default="")),
+                        ("cause_id", models.UUIDField(null=True)),
                         (
                             "changed_at",
                             models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
@@ -348,135 +687,26 @@ class Migration(migrations.Migration):
                         "base_manager_name": "objects",
                     },
                 ),
-                migrations.CreateModel(
-                    name="JobEvent",
-                    fields=[
-                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                        ("tenant_id", models.CharField(max_length=63)),
-                        (
-                            "event",
-                            models.SmallIntegerField(
-                                choices=[
-                                    (0, "scheduled"),
-                                    (1, "waiting"),
-                                    (2, "ready"),
-                                    (3, "running"),
-                                    (4, "suspended"),
-                                    (5, "blocked"),
-                                    (10, "completed"),
-                                    (11, "failed"),
-                                    (12, "dead_letter"),
-                                    (13, "cancelled"),
-                                    (20, "cancel_requested"),
-                                    (21, "on_exhausted"),
-                                ]
-                            ),
-                        ),
-                        (
-                            "occurred_at",
-                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
-                        ),
-                        ("metadata", models.JSONField(null=True)),
-                        (
-                            "job",
-                            models.ForeignKey(
-                                db_constraint=False,
-                                db_index=False,
-                                on_delete=django.db.models.deletion.DO_NOTHING,
-                                related_name="events",
-                                to="pgbroker.job",
-                            ),
-                        ),
-                    ],
-                    options={
-                        "db_table": 'pgbroker"."job_event',
-                        "base_manager_name": "objects",
-                    },
+                migrations.AddField(
+                    model_name="jobevent",
+                    name="job",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="events",
+                        to="pgbroker.job",
+                    ),
                 ),
-                migrations.CreateModel(
-                    name="JobCounter",
-                    fields=[
-                        (
-                            "pk",
-                            models.CompositePrimaryKey(
-                                "job_type_id",
-                                "queue_id",
-                                "worker_id",
-                                "bucket",
-                                "fold",
-                                blank=True,
-                                editable=False,
-                                primary_key=True,
-                                serialize=False,
-                            ),
-                        ),
-                        ("worker_id", models.UUIDField()),
-                        ("bucket", models.DateTimeField()),
-                        (
-                            "fold",
-                            models.SmallIntegerField(
-                                choices=[(0, "Worker Minute"), (1, "Minute"), (2, "Hour"), (3, "Day")],
-                                default=0,
-                            ),
-                        ),
-                        ("done", models.BigIntegerField(default=0)),
-                        ("retried", models.BigIntegerField(default=0)),
-                        ("snoozed", models.BigIntegerField(default=0)),
-                        ("failed", models.BigIntegerField(default=0)),
-                        ("dead", models.BigIntegerField(default=0)),
-                        ("cancelled", models.BigIntegerField(default=0)),
-                        ("run_seconds", models.FloatField(default=0)),
-                        ("wait_seconds", models.FloatField(default=0)),
-                        (
-                            "job_type",
-                            models.ForeignKey(
-                                db_constraint=False,
-                                db_index=False,
-                                on_delete=django.db.models.deletion.DO_NOTHING,
-                                to="pgbroker.jobtype",
-                            ),
-                        ),
-                    ],
-                    options={
-                        "db_table": 'pgbroker"."job_counter',
-                    },
-                ),
-                migrations.CreateModel(
-                    name="QueueSample",
-                    fields=[
-                        (
-                            "pk",
-                            models.CompositePrimaryKey(
-                                "queue_id",
-                                "sampled_at",
-                                blank=True,
-                                editable=False,
-                                primary_key=True,
-                                serialize=False,
-                            ),
-                        ),
-                        (
-                            "sampled_at",
-                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
-                        ),
-                        ("ready", models.BigIntegerField()),
-                        ("scheduled", models.BigIntegerField()),
-                        ("running", models.BigIntegerField()),
-                        ("oldest_ready_seconds", models.FloatField(null=True)),
-                        ("coarse", models.BooleanField(default=False)),
-                        (
-                            "queue",
-                            models.ForeignKey(
-                                db_constraint=False,
-                                db_index=False,
-                                on_delete=django.db.models.deletion.DO_NOTHING,
-                                to="pgbroker.queue",
-                            ),
-                        ),
-                    ],
-                    options={
-                        "db_table": 'pgbroker"."queue_sample',
-                    },
+                migrations.AddField(
+                    model_name="jobcounter",
+                    name="job_type",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.jobtype",
+                    ),
                 ),
                 migrations.AddField(
                     model_name="job",
@@ -488,70 +718,15 @@ class Migration(migrations.Migration):
                         to="pgbroker.jobtype",
                     ),
                 ),
-                migrations.CreateModel(
-                    name="JobTag",
-                    fields=[
-                        (
-                            "pk",
-                            models.CompositePrimaryKey(
-                                "tag",
-                                "tenant_id",
-                                "job_id",
-                                blank=True,
-                                editable=False,
-                                primary_key=True,
-                                serialize=False,
-                            ),
-                        ),
-                        ("tag", models.TextField()),
-                        ("tenant_id", models.CharField(max_length=63)),
-                        ("job_id", models.UUIDField()),
-                    ],
-                    options={
-                        "db_table": 'pgbroker"."job_tag',
-                        "base_manager_name": "objects",
-                    },
-                ),
-                migrations.CreateModel(
-                    name="Idempotency",
-                    fields=[
-                        (
-                            "pk",
-                            models.CompositePrimaryKey(
-                                "tenant_id",
-                                "job_type_id",
-                                "key",
-                                blank=True,
-                                editable=False,
-                                primary_key=True,
-                                serialize=False,
-                            ),
-                        ),
-                        ("tenant_id", models.CharField(max_length=63)),
-                        ("key", models.TextField()),
-                        ("job_id", models.UUIDField()),
-                        ("digest", models.BinaryField()),
-                        ("scope", models.TextField(default="held")),
-                        ("expires_at", models.DateTimeField(null=True)),
-                        (
-                            "created_at",
-                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
-                        ),
-                        (
-                            "job_type",
-                            models.ForeignKey(
-                                db_constraint=False,
-                                db_index=False,
-                                on_delete=django.db.models.deletion.DO_NOTHING,
-                                to="pgbroker.jobtype",
-                            ),
-                        ),
-                    ],
-                    options={
-                        "verbose_name_plural": "idempotency keys",
-                        "db_table": 'pgbroker"."idempotency',
-                        "base_manager_name": "objects",
-                    },
+                migrations.AddField(
+                    model_name="idempotency",
+                    name="job_type",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.jobtype",
+                    ),
                 ),
                 migrations.AddField(
                     model_name="pause",
@@ -602,7 +777,74 @@ class Migration(migrations.Migration):
                         to="pgbroker.queue",
                     ),
                 ),
+                migrations.AddField(
+                    model_name="queuesample",
+                    name="queue",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.queue",
+                    ),
+                ),
             ],
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="jobdependency",
+            trigger=pgtrigger.compiler.Trigger(
+                name="stays_the_edge_it_is",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (OLD.satisfied_at IS NOT NULL AND NEW.satisfied_at IS DISTINCT FROM OLD.satisfied_at OR NEW.dependent_id <> OLD.dependent_id OR NEW.prerequisite_id <> OLD.prerequisite_id OR NEW.kind <> OLD.kind OR NEW.tenant_id <> OLD.tenant_id OR NEW.on_failure <> OLD.on_failure)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: an edge is satisfied once, and what it joins never changes', HINT = 'Enqueue a new job instead.';",
+                    hash="75bb0a5cc581e6760e7f81c5059575c4d1d3efed",
+                    operation="UPDATE",
+                    pgid="pgtrigger_stays_the_edge_it_is_edb32",
+                    table='pgbroker"."job_dependency',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="jobdependency",
+            trigger=pgtrigger.compiler.Trigger(
+                name="kept_with_its_dependent",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.dependent_id) AND NOT EXISTS (SELECT FROM pgbroker.run_group WHERE run_group.id = OLD.dependent_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: an edge is kept as long as its dependent', HINT = 'Unblock the job: manage.py broker_jobs unblock ID.';",
+                    hash="1121d6fd0aaca4615f973fe8ce753f1a4b4e26d6",
+                    operation="DELETE",
+                    pgid="pgtrigger_kept_with_its_dependent_042ae",
+                    table='pgbroker"."job_dependency',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="jobtag",
+            trigger=pgtrigger.compiler.Trigger(
+                name="written_once",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: job_tag is written once', HINT = 'Enqueue a new job instead.';",
+                    hash="e75963ab48f9e7e5b71947eb9a4b16e041e64c1a",
+                    operation="UPDATE",
+                    pgid="pgtrigger_written_once_0a7c0",
+                    table='pgbroker"."job_tag',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="jobtag",
+            trigger=pgtrigger.compiler.Trigger(
+                name="kept_with_its_job",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.job_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_tag is kept as long as its job', HINT = 'Delete the job first, once it is over.';",
+                    hash="1c33f1737195b6b98f5f3ca3829ce1ce78fe51af",
+                    operation="DELETE",
+                    pgid="pgtrigger_kept_with_its_job_3e26e",
+                    table='pgbroker"."job_tag',
+                    when="BEFORE",
+                ),
+            ),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name="jobtype",
@@ -614,20 +856,6 @@ class Migration(migrations.Migration):
                     operation="DELETE",
                     pgid="pgtrigger_refuse_delete_56440",
                     table='pgbroker"."job_type',
-                    when="BEFORE",
-                ),
-            ),
-        ),
-        pgtrigger.migrations.AddTrigger(
-            model_name="queue",
-            trigger=pgtrigger.compiler.Trigger(
-                name="deleted_by_its_verb",
-                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="IF pgbroker.deletes_queue_1(OLD.id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: jobs may refer to a queue by its number', HINT = 'Delete it with: manage.py broker_queues delete NAME.';",
-                    hash="c73864d89e77b04dcb5b2878176572e26bf77af0",
-                    operation="DELETE",
-                    pgid="pgtrigger_deleted_by_its_verb_8112d",
-                    table='pgbroker"."queue',
                     when="BEFORE",
                 ),
             ),
@@ -648,6 +876,34 @@ class Migration(migrations.Migration):
             ),
         ),
         pgtrigger.migrations.AddTrigger(
+            model_name="leader",
+            trigger=pgtrigger.compiler.Trigger(
+                name="epoch_only_rises",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF TG_OP = 'UPDATE' AND NEW.duty = OLD.duty AND NEW.epoch >= OLD.epoch THEN RETURN NEW; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: the epoch of a duty only rises', HINT = 'Let the lease run out: the next leader takes it by itself.';",
+                    hash="00216a73aac8c275afab8ca9c80a1f247124b8f2",
+                    operation="UPDATE OR DELETE",
+                    pgid="pgtrigger_epoch_only_rises_d7868",
+                    table='pgbroker"."leader',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="queue",
+            trigger=pgtrigger.compiler.Trigger(
+                name="deleted_by_its_verb",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF pgbroker.deletes_queue_1(OLD.id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: jobs may refer to a queue by its number', HINT = 'Delete it with: manage.py broker_queues delete NAME.';",
+                    hash="c73864d89e77b04dcb5b2878176572e26bf77af0",
+                    operation="DELETE",
+                    pgid="pgtrigger_deleted_by_its_verb_8112d",
+                    table='pgbroker"."queue',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
             model_name="queue",
             trigger=pgtrigger.compiler.Trigger(
                 name="keeps_its_name",
@@ -663,43 +919,45 @@ class Migration(migrations.Migration):
             ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name="queuepriority",
+            model_name="rungroup",
             trigger=pgtrigger.compiler.Trigger(
-                name="only_added",
+                name="legal_group_state",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is not changed', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
-                    hash="22bb5eb4e81b66ccb49ad3b15e296d47e89a5aa9",
-                    operation="UPDATE",
-                    pgid="pgtrigger_only_added_bf224",
-                    table='pgbroker"."queue_priority',
+                    condition="WHEN (OLD.state <> NEW.state AND 100 * OLD.state + NEW.state <> ALL ('{1,110,111,113,1101,1301}'::int[]))",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: no verb makes this change of state', HINT = 'Change groups through the verbs: seal, resolve, retry.';",
+                    hash="e74a71bf747bab71ae338b87c3eba4fd81813354",
+                    operation='UPDATE OF "state"',
+                    pgid="pgtrigger_legal_group_state_92183",
+                    table='pgbroker"."run_group',
                     when="BEFORE",
                 ),
             ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name="queuepriority",
+            model_name="rungroup",
             trigger=pgtrigger.compiler.Trigger(
-                name="kept_with_its_queue",
+                name="stays_the_group_it_is",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="IF NOT EXISTS (SELECT FROM pgbroker.queue WHERE queue.id = OLD.queue_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is kept as long as its queue', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
-                    hash="7ae84fdbe79086bac4946560f874f44a01f0b81c",
-                    operation="DELETE",
-                    pgid="pgtrigger_kept_with_its_queue_f37e7",
-                    table='pgbroker"."queue_priority',
+                    condition="WHEN (NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.name <> OLD.name OR NEW.created_at <> OLD.created_at)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: id, tenant, name and creation of a run group never change', HINT = 'Open a new group instead.';",
+                    hash="a541cca139c4466e4bdadeaa9a4bed40b9693faa",
+                    operation='UPDATE OF "id", "tenant_id", "name", "created_at"',
+                    pgid="pgtrigger_stays_the_group_it_is_53413",
+                    table='pgbroker"."run_group',
                     when="BEFORE",
                 ),
             ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name="jobpayload",
+            model_name="rungroup",
             trigger=pgtrigger.compiler.Trigger(
-                name="kept_with_its_job",
+                name="kept_with_its_members",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.job_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_payload is kept as long as its job', HINT = 'Delete the job first, once it is over.';",
-                    hash="d64a51b5922d8baaec079c6938a06712bed09596",
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.run_group_id = OLD.id) AND NOT EXISTS (SELECT FROM pgbroker.job_dependency AS edge WHERE edge.prerequisite_id = OLD.id AND edge.satisfied_at IS NULL) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a run group is kept as long as its jobs, and as long as others wait for it', HINT = 'Delete its jobs first, once they are over.';",
+                    hash="ef8b6648e7d3b1710a5deaeea54eceb666815d91",
                     operation="DELETE",
-                    pgid="pgtrigger_kept_with_its_job_16f12",
-                    table='pgbroker"."job_payload',
+                    pgid="pgtrigger_kept_with_its_members_a91a1",
+                    table='pgbroker"."run_group',
                     when="BEFORE",
                 ),
             ),
@@ -719,29 +977,15 @@ class Migration(migrations.Migration):
             ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name="jobtag",
+            model_name="jobpayload",
             trigger=pgtrigger.compiler.Trigger(
                 name="kept_with_its_job",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.job_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_tag is kept as long as its job', HINT = 'Delete the job first, once it is over.';",
-                    hash="1c33f1737195b6b98f5f3ca3829ce1ce78fe51af",
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.job_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a job_payload is kept as long as its job', HINT = 'Delete the job first, once it is over.';",
+                    hash="d64a51b5922d8baaec079c6938a06712bed09596",
                     operation="DELETE",
-                    pgid="pgtrigger_kept_with_its_job_3e26e",
-                    table='pgbroker"."job_tag',
-                    when="BEFORE",
-                ),
-            ),
-        ),
-        pgtrigger.migrations.AddTrigger(
-            model_name="jobtag",
-            trigger=pgtrigger.compiler.Trigger(
-                name="written_once",
-                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: job_tag is written once', HINT = 'Enqueue a new job instead.';",
-                    hash="e75963ab48f9e7e5b71947eb9a4b16e041e64c1a",
-                    operation="UPDATE",
-                    pgid="pgtrigger_written_once_0a7c0",
-                    table='pgbroker"."job_tag',
+                    pgid="pgtrigger_kept_with_its_job_16f12",
+                    table='pgbroker"."job_payload',
                     when="BEFORE",
                 ),
             ),
@@ -794,9 +1038,9 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="legal_transition",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    condition="WHEN (OLD.status <> NEW.status AND 100 * OLD.status + NEW.status <> ALL ('{1,2,11,13,100,102,105,111,113,201,203,211,213,300,302,304,310,311,312,313,402,411,413,500,501,502,511,513,1100,1101,1102,1200,1201,1202,1300,1301,1302}'::int[]))",
+                    condition="WHEN (OLD.status <> NEW.status AND 100 * OLD.status + NEW.status <> ALL ('{1,2,11,13,100,102,105,111,113,201,203,211,213,300,302,304,310,311,312,313,402,411,413,500,501,502,511,513,1100,1101,1102,1200,1201,1202,1300,1301,1302,1305}'::int[]))",
                     func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: no verb makes this change of status', HINT = 'Change jobs through the verbs: promote, add_edge, resolve, claim, release, settle, reap, wake, expire, cancel, retry, unblock.';",
-                    hash="7af9b748ab1f6ce18988844b78e82f40b305936b",
+                    hash="6dfd85c1de154a893f6f55356f681855a5b32f6c",
                     operation='UPDATE OF "status"',
                     pgid="pgtrigger_legal_transition_64cbe",
                     table='pgbroker"."job',
@@ -865,15 +1109,43 @@ class Migration(migrations.Migration):
             ),
         ),
         pgtrigger.migrations.AddTrigger(
-            model_name="leader",
+            model_name="job",
             trigger=pgtrigger.compiler.Trigger(
-                name="epoch_only_rises",
+                name="waited_for",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
-                    func="IF TG_OP = 'UPDATE' AND NEW.duty = OLD.duty AND NEW.epoch >= OLD.epoch THEN RETURN NEW; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: the epoch of a duty only rises', HINT = 'Let the lease run out: the next leader takes it by itself.';",
-                    hash="00216a73aac8c275afab8ca9c80a1f247124b8f2",
-                    operation="UPDATE OR DELETE",
-                    pgid="pgtrigger_epoch_only_rises_d7868",
-                    table='pgbroker"."leader',
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.job_dependency AS edge WHERE edge.prerequisite_id = OLD.id AND edge.satisfied_at IS NULL) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: other jobs still look at how this job ended', HINT = 'Delete the jobs that depend on it first, or unblock them.';",
+                    hash="10acf0034dbb420c2dab100bc1716604e044d609",
+                    operation="DELETE",
+                    pgid="pgtrigger_waited_for_92f29",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="queuepriority",
+            trigger=pgtrigger.compiler.Trigger(
+                name="only_added",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is not changed', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
+                    hash="22bb5eb4e81b66ccb49ad3b15e296d47e89a5aa9",
+                    operation="UPDATE",
+                    pgid="pgtrigger_only_added_bf224",
+                    table='pgbroker"."queue_priority',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="queuepriority",
+            trigger=pgtrigger.compiler.Trigger(
+                name="kept_with_its_queue",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    func="IF NOT EXISTS (SELECT FROM pgbroker.queue WHERE queue.id = OLD.queue_id) THEN RETURN OLD; END IF; RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: a row of queue_priority is kept as long as its queue', HINT = 'A claim sees the ready jobs of the priorities that stand here. Leave the row; it costs nothing.';",
+                    hash="7ae84fdbe79086bac4946560f874f44a01f0b81c",
+                    operation="DELETE",
+                    pgid="pgtrigger_kept_with_its_queue_f37e7",
+                    table='pgbroker"."queue_priority',
                     when="BEFORE",
                 ),
             ),

@@ -1,14 +1,18 @@
 """The tables, as ordinary Django models with read-only querysets. A row of a job changes only through a verb."""
 
 from pgbroker.models.fleet import JobType, Leader, Pause, Queue, QueuePriority, Worker
+from pgbroker.models.groups import DeferredReference, EdgeCheck, JobDependency, RunGroup, Unresolved
 from pgbroker.models.history import Execution, JobCounter, JobEvent, QueueSample
 from pgbroker.models.jobs import Idempotency, Job, JobPayload, JobState, JobTag
 
 __all__ = [
+    "DeferredReference",
+    "EdgeCheck",
     "Execution",
     "Idempotency",
     "Job",
     "JobCounter",
+    "JobDependency",
     "JobEvent",
     "JobPayload",
     "JobState",
@@ -19,5 +23,7 @@ __all__ = [
     "Queue",
     "QueuePriority",
     "QueueSample",
+    "RunGroup",
+    "Unresolved",
     "Worker",
 ]

@@ -17,6 +17,7 @@ from pgbroker.models.triggers import (
     numbers_only_rise,
     refuse_live_delete,
     stays_the_job_it_is,
+    waited_for,
     written_once,
 )
 from pgbroker.states import Status
@@ -65,6 +66,7 @@ class Job(models.Model):
             stays_the_job_it_is(),
             ended_is_final(),
             refuse_live_delete(),
+            waited_for(),
         ]
 
     def __str__(self) -> str:
@@ -116,6 +118,8 @@ class JobState(models.Model):
     reason_code = models.TextField()
     reason = models.TextField(default="")
     by = models.TextField(default="")
+    # The job whose bad end was the beginning of it.
+    cause_id = models.UUIDField(null=True)
     changed_at = models.DateTimeField(db_default=Now())
 
     objects: ClassVar[TenantManager["JobState"]] = TenantManager()

@@ -12,7 +12,7 @@ import pgtrigger
 from django.db import models
 from pgtrigger import compiler
 
-from pgbroker.states import ENTRY, TRANSITIONS, legal_pairs
+from pgbroker.states import ENTRY, GROUP_TRANSITIONS, TRANSITIONS, legal_pairs
 
 # What a refused statement gets: a condition of our own class, with pgbroker's code as the hint.
 ERRCODE = "PB002"
@@ -154,6 +154,87 @@ def refuse_live_delete() -> pgtrigger.Trigger:
         condition=pgtrigger.Condition("OLD.status < 10"),
         sentence="pgbroker: a live job is never deleted",
         hint="Cancel it: manage.py broker_jobs cancel ID.",
+    )
+
+
+def waited_for() -> pgtrigger.Trigger:
+    """Refuse to delete a job while an edge still looks at how it ended."""
+    return Guard(
+        name="waited_for",
+        operation=pgtrigger.Delete,
+        unless="NOT EXISTS (SELECT FROM pgbroker.job_dependency AS edge"
+        " WHERE edge.prerequisite_id = OLD.id AND edge.satisfied_at IS NULL)",
+        sentence="pgbroker: other jobs still look at how this job ended",
+        hint="Delete the jobs that depend on it first, or unblock them.",
+    )
+
+
+def legal_group_state() -> pgtrigger.Trigger:
+    """Refuse every change of a group's state that no verb in GROUP_TRANSITIONS makes."""
+    pairs = ",".join(
+        str(number)
+        for number in sorted(100 * old + new for changes in GROUP_TRANSITIONS.values() for old, new in changes)
+    )
+    return Guard(
+        name="legal_group_state",
+        operation=pgtrigger.UpdateOf("state"),
+        condition=pgtrigger.Condition(
+            f"OLD.state <> NEW.state AND 100 * OLD.state + NEW.state <> ALL ('{{{pairs}}}'::int[])"
+        ),
+        sentence="pgbroker: no verb makes this change of state",
+        hint=f"Change groups through the verbs: {', '.join(GROUP_TRANSITIONS)}.",
+    )
+
+
+def stays_the_group_it_is() -> pgtrigger.Trigger:
+    """Refuse to change what makes a group the group it is."""
+    columns = ("id", "tenant_id", "name", "created_at")
+    return Guard(
+        name="stays_the_group_it_is",
+        operation=pgtrigger.UpdateOf(*columns),
+        condition=pgtrigger.Condition(" OR ".join(f"NEW.{column} <> OLD.{column}" for column in columns)),
+        sentence="pgbroker: id, tenant, name and creation of a run group never change",
+        hint="Open a new group instead.",
+    )
+
+
+def kept_with_its_members() -> pgtrigger.Trigger:
+    """Refuse to delete a group that has jobs, or that an edge still looks at."""
+    return Guard(
+        name="kept_with_its_members",
+        operation=pgtrigger.Delete,
+        unless="NOT EXISTS (SELECT FROM pgbroker.job WHERE job.run_group_id = OLD.id)"
+        " AND NOT EXISTS (SELECT FROM pgbroker.job_dependency AS edge"
+        " WHERE edge.prerequisite_id = OLD.id AND edge.satisfied_at IS NULL)",
+        sentence="pgbroker: a run group is kept as long as its jobs, and as long as others wait for it",
+        hint="Delete its jobs first, once they are over.",
+    )
+
+
+def stays_the_edge_it_is() -> pgtrigger.Trigger:
+    """Refuse to change what an edge joins, and to take back that it was satisfied."""
+    columns = ("dependent_id", "prerequisite_id", "kind", "tenant_id", "on_failure")
+    changed = " OR ".join(f"NEW.{column} <> OLD.{column}" for column in columns)
+    return Guard(
+        name="stays_the_edge_it_is",
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Condition(
+            f"OLD.satisfied_at IS NOT NULL AND NEW.satisfied_at IS DISTINCT FROM OLD.satisfied_at OR {changed}"
+        ),
+        sentence="pgbroker: an edge is satisfied once, and what it joins never changes",
+        hint="Enqueue a new job instead.",
+    )
+
+
+def kept_with_its_dependent() -> pgtrigger.Trigger:
+    """Refuse to delete an edge while its dependent is there: it would run before its time."""
+    return Guard(
+        name="kept_with_its_dependent",
+        operation=pgtrigger.Delete,
+        unless="NOT EXISTS (SELECT FROM pgbroker.job WHERE job.id = OLD.dependent_id)"
+        " AND NOT EXISTS (SELECT FROM pgbroker.run_group WHERE run_group.id = OLD.dependent_id)",
+        sentence="pgbroker: an edge is kept as long as its dependent",
+        hint="Unblock the job: manage.py broker_jobs unblock ID.",
     )
 
 

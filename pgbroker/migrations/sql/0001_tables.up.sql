@@ -196,6 +196,8 @@ create table pgbroker.job_state (
     reason_code text not null,
     reason text not null default '',
     by text not null default '',
+    -- The job whose bad end was the beginning of it, where there is one.
+    cause_id uuid,
     changed_at timestamptz not null default statement_timestamp(),
     constraint job_state_pkey primary key (job_id)
 );
@@ -242,6 +244,115 @@ create table pgbroker.idempotency (
     constraint idempotency_key_valid check (length(key) between 1 and 255)
 ) with (fillfactor = 90);
 create index idempotency_job on pgbroker.idempotency (job_id);
+
+-- ---------------------------------------------------------------- what waits for what
+
+-- Jobs that belong together. state: 0 open, 1 sealed, 10 completed, 11 failed, 13 cancelled. A group ends when it is
+-- sealed and all its members have ended; without a tolerance it completes only if every one of them completed.
+create table pgbroker.run_group (
+    id uuid not null,
+    tenant_id pgbroker.tenant_name not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    name text collate "C" not null,
+    state smallint not null default 0,
+    tolerate_count int,
+    tolerate_percent double precision,
+    -- How many jobs in a row its longest chain has, known when it is sealed.
+    level int not null default 0,
+    -- Each an entry of enqueue_many_1, and the job that came of it: one at most in the life of a group.
+    on_completed jsonb,
+    on_failed jsonb,
+    completed_job_id uuid,
+    failed_job_id uuid,
+    callback_error text,
+    cancel_requested_at timestamptz,
+    created_at timestamptz not null default statement_timestamp(),
+    sealed_at timestamptz,
+    finished_at timestamptz,
+    constraint run_group_pkey primary key (id),
+    constraint run_group_name_unique unique (tenant_id, name),
+    constraint run_group_name_valid check (length(name) between 1 and 255),
+    constraint run_group_state_valid check (state = any ('{0, 1, 10, 11, 13}'::smallint[])),
+    constraint run_group_sealed check ((state > 0) = (sealed_at is not null)),
+    constraint run_group_finished check ((state >= 10) = (finished_at is not null)),
+    constraint run_group_tolerance check (
+        (tolerate_count is null or tolerate_percent is null)
+        and coalesce(tolerate_count, 0) >= 0
+        and coalesce(tolerate_percent, 0) between 0 and 100
+    )
+) with (fillfactor = 80);
+create index run_group_tenant on pgbroker.run_group (tenant_id, created_at);
+
+-- An edge. kind: 0 a job waits for a job, 1 a job for a group, 2 a group for a job, 3 a group for a group; a group's
+-- own edges are copied to each of its members. on_failure: 0 cancel, 1 block, 2 ignore.
+--
+-- It holds its dependent back while satisfied_at is null. outcome is 0 while the prerequisite lives, then how that
+-- ended: kept here, so that nothing hangs on its row any more.
+create table pgbroker.job_dependency (
+    dependent_id uuid not null,
+    prerequisite_id uuid not null,
+    kind smallint not null,
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    on_failure smallint not null default 0,
+    outcome smallint not null default 0,
+    satisfied_at timestamptz,
+    level int not null default 1,
+    created_at timestamptz not null default statement_timestamp(),
+    constraint job_dependency_pkey primary key (dependent_id, prerequisite_id),
+    constraint job_dependency_not_self check (dependent_id <> prerequisite_id),
+    constraint job_dependency_valid check (
+        kind between 0 and 3
+        and on_failure between 0 and 2
+        and outcome = any ('{0, 10, 11, 12, 13}'::smallint[])
+        and level between 1 and 10000
+    ),
+    constraint job_dependency_satisfied check (satisfied_at is null or outcome > 0)
+) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+create index job_dependency_open on pgbroker.job_dependency (dependent_id, outcome) where satisfied_at is null;
+create index job_dependency_prerequisite on pgbroker.job_dependency (prerequisite_id, satisfied_at, outcome);
+
+-- What a job waits for that need not exist yet: a group, or a job in one, by name.
+create table pgbroker.deferred_reference (
+    id bigint generated always as identity,
+    dependent_id uuid not null,
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    group_name text collate "C" not null,
+    job_name text collate "C",
+    on_failure smallint not null default 0,
+    deadline_at timestamptz not null,
+    created_at timestamptz not null default statement_timestamp(),
+    constraint deferred_reference_pkey primary key (id),
+    constraint deferred_reference_unique unique nulls not distinct (dependent_id, group_name, job_name),
+    constraint deferred_reference_valid check (
+        on_failure between 0 and 2
+        and length(group_name) between 1 and 255
+        and length(job_name) between 1 and 255
+        and deadline_at <= '9000-01-01 00:00:00+00'
+    )
+);
+create index deferred_reference_deadline on pgbroker.deferred_reference (deadline_at);
+
+-- Jobs and groups whose dependents are to be looked at: written by whoever ends or revives them, taken by a pass. What
+-- a pass does follows from what is true then, so that one row too many is only work.
+create table pgbroker.unresolved (
+    id bigint generated always as identity,
+    prerequisite_id uuid not null,
+    tenant_id text collate "C" not null,
+    not_before timestamptz not null default statement_timestamp(),
+    constraint unresolved_pkey primary key (id)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
+
+-- The live prerequisites of the edges that a transaction has made: at its commit they are looked at once more. A row
+-- is gone before anybody else could see it.
+create table pgbroker.edge_check (
+    id bigint generated always as identity,
+    transaction_id bigint not null default pg_current_xact_id()::text::bigint,
+    tenant_id text collate "C" not null,
+    prerequisite_ids uuid[] not null,
+    constraint edge_check_pkey primary key (transaction_id, id)
+) with (autovacuum_vacuum_threshold = 500);
 
 -- ---------------------------------------------------------------- history
 

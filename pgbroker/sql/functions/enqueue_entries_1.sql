@@ -26,6 +26,12 @@ create type pgbroker.enqueue_entry_1 as (
     traceparent text,
     tags text[],
     lane text,
+    group_name text,
+    run_group_id uuid,
+    name text,
+    depends_on jsonb,
+    on_failure smallint,
+    waits boolean,
     outcome text,
     detail text
 );
@@ -55,6 +61,10 @@ create type pgbroker.enqueue_given_1 as (
     traceparent text,
     tags jsonb,
     lane text,
+    "group" text,
+    name text,
+    depends_on jsonb,
+    on_failure text,
     tenant jsonb,
     tenant_id jsonb
 );
@@ -143,6 +153,12 @@ language sql stable as $function$
             )
         end,
         lane,
+        "group",
+        null::uuid,
+        name,
+        nullif(nullif(depends_on, '[]'), 'null'),
+        pgbroker.on_failure_1(on_failure),
+        false,
         refusal[1],
         refusal[2]
     from given
@@ -228,6 +244,13 @@ language sql stable as $function$
                     quote_nullable(left(options ->> 'on_exhausted', 200))
                 )
             ]
+            when pgbroker.not_a_string_1("group", jobs, ordinality, 'group')
+                then array['invalid_option', 'group is not a string. Put it in quotes.']
+            when pgbroker.not_a_string_1(name, jobs, ordinality, 'name')
+                then array['invalid_option', 'name is not a string. Put it in quotes.']
+            when (coalesce("group", name, on_failure) is not null or depends_on is not null)
+             and pgbroker.links_misfit_1("group", name, depends_on, on_failure) is not null
+                then array['invalid_option', pgbroker.links_misfit_1("group", name, depends_on, on_failure)]
             when coalesce(tenant, tenant_id) is not null then array[
                 'invalid_option',
                 'tenant is not for an entry to say. Set pgbroker.tenant_id for the transaction.'

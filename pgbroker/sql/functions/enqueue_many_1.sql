@@ -8,7 +8,12 @@
 -- priority, max_attempts, available_at or delay_seconds, deadline_at or deadline_seconds, idempotency_key,
 -- idempotency_scope (held, live, retained, window), window_seconds, on_conflict (return, reject, replace),
 -- principal, correlation_id, traceparent, tags, lane, id, args_body (the name of a body that pgbroker's client has
--- stored, in the tenant's folder; args is its stub then).
+-- stored, in the tenant's folder; args is its stub then), group (the name of an open run group), name (the job's name
+-- in it), depends_on (an array of references), on_failure (cancel, block, ignore).
+--
+-- A reference is the id of a job (of an entry of the same call too), {"job": id}, {"group": name},
+-- {"group": name, "job": name}, or a name alone, of a job in the entry's own group or of a run group. An object may
+-- say on_failure, and within_seconds: what it names need not exist yet, for so long.
 --
 -- outcome is created, replaced (created, in place of the job that detail names), existing (the key's or the id's
 -- job is returned) or an error code, with the reason in detail: one bad row does not sink the others. The tenant
@@ -26,6 +31,10 @@ declare
     paid bigint;
     wanted int;
     tagged boolean;
+    linked boolean;
+    edges pgbroker.edge_1[];
+    answers text[][];
+    ids uuid[];
 begin
     if tenant !~ '^[A-Za-z0-9._-]{1,63}$' then
         raise exception 'pgbroker.tenant_id % is not a tenant id: 1 to 63 of A-Z, a-z, 0-9, ".", "_", "-"', quote_literal(left(tenant, 80))
@@ -52,6 +61,10 @@ begin
         );
         entries := array(select entry from pgbroker.enqueue_entries_1(jobs, misfits) as entry);
     end;
+    linked := jsonb_path_exists(jobs, '$[*] ? (exists(@.group) || exists(@.depends_on))');
+    if linked then
+        select * into entries, edges from pgbroker.enqueue_links_1(entries);
+    end if;
     if jsonb_path_exists(jobs, '$[*].idempotency_key ? (@ != null)') then
         if jsonb_path_exists(jobs, '$[*].on_conflict ? (@ == "replace")') then
             turns := pgbroker.enqueue_turns_1(entries);
@@ -61,33 +74,43 @@ begin
             end if;
         end if;
         entries := pgbroker.enqueue_hold_keys_1(entries);
+        if linked then
+            entries := pgbroker.enqueue_refused_1(entries, edges);
+        end if;
     end if;
 
     with new_job as (
         insert into pgbroker.job (
             id, queue_id, job_type_id, tenant_id, status, priority, ready_at, available_at,
-            max_attempts, declared_attempts, deadline_at, lane
+            max_attempts, declared_attempts, deadline_at, lane, run_group_id, name
         )
         select
             entry.id,
             entry.queue_id,
             entry.job_type_id,
             tenant,
-            case when entry.available_at > statement_timestamp() then 0 /* scheduled */ else 2 /* ready */ end,
+            case
+                when entry.waits then 1 /* waiting */
+                when entry.available_at > statement_timestamp() then 0 /* scheduled */
+                else 2 /* ready */
+            end,
             entry.priority,
             -- Each row its own instant: a claim that remembers where it stopped must tell them apart.
             case
-                when entry.available_at > statement_timestamp() then null
+                when entry.waits or entry.available_at > statement_timestamp() then null
                 else statement_timestamp() + entry.ordinal * interval '1 microsecond'
             end,
             case when entry.available_at > statement_timestamp() then entry.available_at end,
             entry.max_attempts,
             entry.max_attempts,
             entry.deadline_at,
-            entry.lane
+            entry.lane,
+            entry.run_group_id,
+            entry.name
         from unnest(entries) as entry
         where entry.outcome is null
-        on conflict (id) do nothing
+        -- The id, or the name in the group.
+        on conflict do nothing
         returning job.id
     ),
     -- Where the id existed its payload does too. No join with new_job: over two unknown sizes it is quadratic.
@@ -132,8 +155,23 @@ begin
         perform pgbroker.enqueue_tags_1(entries, made);
     end if;
     if wanted > coalesce(cardinality(made), 0) then
-        return query select * from pgbroker.enqueue_again_1(jobs, entries, made) as again order by again.ordinal;
+        if not linked then
+            return query select * from pgbroker.enqueue_again_1(jobs, entries, made) as again order by again.ordinal;
+            return;
+        end if;
+        select array_agg(again.job_id order by again.ordinal), array_agg(array[again.outcome, again.detail] order by again.ordinal)
+        into ids, answers
+        from pgbroker.enqueue_again_1(jobs, entries, made) as again;
+        perform pgbroker.enqueue_edges_1(entries, edges, ids, made);
+        return query
+            select place, ids[place], answers[place][1], answers[place][2]
+            from generate_series(1, cardinality(ids)) as place
+            order by place;
         return;
+    end if;
+    if linked then
+        ids := array(select entry.id from unnest(entries) as entry order by entry.ordinal);
+        perform pgbroker.enqueue_edges_1(entries, edges, ids, made);
     end if;
     return query
         select

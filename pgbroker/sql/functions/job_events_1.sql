@@ -4,9 +4,12 @@
 
 -- An end is an end: after it a job changes only by a retry, so the new rows alone tell. No join of old with new.
 --
--- Dead letters may have an on_exhausted. Where nothing ended, which is most updates, nobody looks for them.
+-- Dead letters may have an on_exhausted, and any end may be waited for. Where nothing ended, which is most updates,
+-- nobody looks for that.
 create function pgbroker.job_after_update_1() returns trigger
 language plpgsql as $function$
+declare
+    awaited uuid[];
 begin
     if coalesce(nullif(current_setting('pgbroker.events', true), ''), 'terminal') <> 'off' then
         insert into pgbroker.job_event (job_id, tenant_id, event)
@@ -19,6 +22,22 @@ begin
     end if;
     if exists (select from changed where status = 12 /* dead_letter */) then
         perform pgbroker.enqueue_exhausted_1(array(select id from changed where status = 12 /* dead_letter */));
+    end if;
+    awaited := array(
+        select id
+        from changed
+        where status >= 10
+          and exists (
+              select from pgbroker.job_dependency as edge where edge.prerequisite_id = changed.id and edge.satisfied_at is null
+          )
+        union all
+        select distinct run_group_id
+        from changed
+        where status >= 10
+          and run_group_id is not null
+    );
+    if awaited <> '{}' then
+        perform pgbroker.resolve_ended_1(awaited);
     end if;
     return null;
 end

@@ -29,6 +29,11 @@ from unnest(array[
     'pgbroker.job_state',
     'pgbroker.job_tag',
     'pgbroker.idempotency',
+    'pgbroker.run_group',
+    'pgbroker.job_dependency',
+    'pgbroker.deferred_reference',
+    'pgbroker.unresolved',
+    'pgbroker.edge_check',
     'pgbroker.execution',
     'pgbroker.job_event'
 ]) as tables (name);

@@ -1,0 +1,149 @@
+-- Keep edges true, whoever ends, revives, adds or deletes.
+--
+-- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
+
+-- One level of dependents follows in the statement that ended their prerequisites, so many at most; what is deeper, or
+-- more, is left to passes: a cascade by triggers alone overflows the stack at a few hundred levels.
+create function pgbroker.resolve_ended_1(awaited uuid[]) returns void
+language plpgsql volatile as $function$
+begin
+    if current_setting('pgbroker.resolving', true) = 'on' then
+        insert into pgbroker.unresolved (prerequisite_id, tenant_id)
+        select prerequisite.id, prerequisite.tenant_id
+        from pgbroker.prerequisites_1(awaited) as prerequisite;
+        -- A pass finds them itself, being under way.
+        perform pg_notify('pgbroker', '*resolve');
+    else
+        perform pgbroker.resolve_1(awaited, 500, interval '0');
+    end if;
+end
+$function$;
+
+-- A job that has ended lives again: what was decided because of it is to be looked at, and its group is open-ended
+-- again. The group at once, the dependents by a pass, in case they are many.
+create function pgbroker.job_revived_1() returns trigger
+language plpgsql as $function$
+begin
+    if new.run_group_id is not null then
+        update pgbroker.run_group
+        set state = 1 /* sealed */,
+            finished_at = null,
+            cancel_requested_at = null
+        where id = new.run_group_id
+          and state in (11 /* failed */, 13 /* cancelled */);
+        if found then
+            insert into pgbroker.unresolved (prerequisite_id, tenant_id) values (new.run_group_id, new.tenant_id);
+            perform pg_notify('pgbroker', '*resolve');
+        end if;
+    end if;
+    if exists (select from pgbroker.job_dependency as edge where edge.prerequisite_id = new.id and edge.satisfied_at is null) then
+        insert into pgbroker.unresolved (prerequisite_id, tenant_id) values (new.id, new.tenant_id);
+        perform pg_notify('pgbroker', '*resolve');
+    end if;
+    return null;
+end
+$function$;
+
+create trigger job_revived
+    after update of status on pgbroker.job
+    for each row
+    when (old.status >= 10 and new.status < 10)
+    execute function pgbroker.job_revived_1();
+
+-- With a job its edges go; those that others have to it keep how it ended.
+create function pgbroker.job_deleted_1() returns trigger
+language plpgsql as $function$
+begin
+    delete from pgbroker.job_dependency where dependent_id in (select id from gone);
+    delete from pgbroker.deferred_reference where dependent_id in (select id from gone);
+    return null;
+end
+$function$;
+
+create trigger job_deleted
+    after delete on pgbroker.job
+    referencing old table as gone
+    for each statement
+    execute function pgbroker.job_deleted_1();
+
+create function pgbroker.run_group_deleted_1() returns trigger
+language plpgsql as $function$
+begin
+    delete from pgbroker.job_dependency where dependent_id in (select id from gone);
+    return null;
+end
+$function$;
+
+create trigger run_group_deleted
+    after delete on pgbroker.run_group
+    referencing old table as gone
+    for each statement
+    execute function pgbroker.run_group_deleted_1();
+
+-- A prerequisite may end while the transaction that made an edge to it is still open, and then nobody has seen the
+-- edge. A lock on it for so long would keep its worker from settling a whole batch; so it is looked at once more when
+-- the transaction commits. What this transaction has itself made cannot have changed.
+create function pgbroker.edges_made_1() returns trigger
+language plpgsql as $function$
+begin
+    insert into pgbroker.edge_check (tenant_id, prerequisite_ids)
+    select made.tenant_id, array_agg(distinct made.prerequisite_id)
+    from made
+    where made.satisfied_at is null
+      and not exists (
+          select
+          from pgbroker.job
+          where job.id = made.prerequisite_id
+            and job.xmin = pg_current_xact_id()::xid
+            and job.created_at >= transaction_timestamp()
+      )
+      and not exists (
+          select
+          from pgbroker.run_group
+          where run_group.id = made.prerequisite_id
+            and run_group.xmin = pg_current_xact_id()::xid
+            and run_group.created_at >= transaction_timestamp()
+      )
+    group by made.tenant_id;
+    return null;
+end
+$function$;
+
+create trigger edges_made
+    after insert on pgbroker.job_dependency
+    referencing new table as made
+    for each statement
+    execute function pgbroker.edges_made_1();
+
+-- Deferred to the commit. All edges of the transaction at the first firing, their prerequisites in the order of their
+-- ids: row by row it would deadlock with a settle. In a scope of its own, since at a commit nobody's is set.
+create function pgbroker.edges_checked_1() returns trigger
+language plpgsql as $function$
+declare
+    scope_before constant text := coalesce(current_setting('pgbroker.scope', true), '');
+    tenant_before constant text := coalesce(current_setting('pgbroker.tenant_id', true), '');
+    prerequisites uuid[];
+begin
+    perform set_config('pgbroker.scope', '', true), set_config('pgbroker.tenant_id', new.tenant_id, true);
+    with taken as (
+        delete from pgbroker.edge_check
+        where edge_check.transaction_id = new.transaction_id
+          and edge_check.tenant_id = new.tenant_id
+        returning edge_check.prerequisite_ids
+    )
+    select array_agg(distinct id) into prerequisites from taken cross join unnest(taken.prerequisite_ids) as id;
+    if prerequisites is not null then
+        perform from pgbroker.job where job.id = any (prerequisites) order by job.id for share;
+        perform from pgbroker.run_group where run_group.id = any (prerequisites) order by run_group.id for share;
+        perform pgbroker.resolve_1(prerequisites, 500, interval '0');
+    end if;
+    perform set_config('pgbroker.scope', scope_before, true), set_config('pgbroker.tenant_id', tenant_before, true);
+    return null;
+end
+$function$;
+
+create constraint trigger edges_checked
+    after insert on pgbroker.edge_check
+    deferrable initially deferred
+    for each row
+    execute function pgbroker.edges_checked_1();

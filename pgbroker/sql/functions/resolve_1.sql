@@ -1,0 +1,451 @@
+-- What the end of a job or a group means for those that wait for it.
+--
+-- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
+--
+-- Everything here follows from what is true when it looks, not from what has just happened: an end, a revival, a late
+-- edge and a repair are the same work, and doing it twice changes nothing. Nobody is waited for: a dependent that
+-- somebody holds is left to a pass, since whoever ends a job may be settling five hundred at once.
+
+-- Resolve the dependents of jobs and groups, at most so many; returns how many edges were looked at. What is left over
+-- is noted in pgbroker.unresolved, to be looked at again not before *later*.
+create function pgbroker.resolve_1(prerequisites uuid[], most int, later interval) returns int
+language plpgsql volatile as $function$
+declare
+    before constant text := coalesce(current_setting('pgbroker.resolving', true), '');
+    dependents uuid[];
+    ended uuid[];
+    locked uuid[];
+    noted bigint;
+begin
+    perform set_config('pgbroker.resolving', 'on', true);
+    perform pgbroker.finish_groups_1(prerequisites, later);
+
+    -- An edge that says of its prerequisite what is no longer so.
+    select array_agg(stale.dependent_id), array_agg(stale.prerequisite_id)
+    into dependents, ended
+    from (
+        select edge.dependent_id, edge.prerequisite_id
+        from pgbroker.prerequisites_1(prerequisites) as prerequisite
+        cross join lateral (
+            select *
+            from pgbroker.job_dependency as edge
+            where edge.prerequisite_id = prerequisite.id
+              and edge.satisfied_at is null
+              and edge.outcome <> prerequisite.outcome
+            limit most
+        ) as edge
+        limit most
+    ) as stale;
+    if dependents is null then
+        perform set_config('pgbroker.resolving', before, true);
+        return 0;
+    end if;
+
+    -- The dependents first, their edges in a later statement: this one's snapshot may miss what another has just
+    -- committed, and two prerequisites that end together must not each see the other as unfinished.
+    locked := array(
+        select job.id
+        from pgbroker.job
+        where job.id = any (array(select distinct id from unnest(dependents) as id))
+        order by job.id
+        for no key update skip locked
+    ) || array(
+        select run_group.id
+        from pgbroker.run_group
+        where run_group.id = any (array(select distinct id from unnest(dependents) as id))
+        order by run_group.id
+        for no key update skip locked
+    );
+    update pgbroker.job_dependency as edge
+    set outcome = prerequisite.outcome,
+        satisfied_at = case
+            when prerequisite.outcome = 10 /* completed */ or prerequisite.outcome > 0 and edge.on_failure = 2 /* ignore */
+                then statement_timestamp()
+        end
+    from unnest(dependents, ended) as stale (dependent_id, prerequisite_id)
+    cross join lateral pgbroker.prerequisites_1(array[stale.prerequisite_id]) as prerequisite
+    where edge.dependent_id = stale.dependent_id
+      and edge.prerequisite_id = stale.prerequisite_id
+      and edge.dependent_id in (select unnest(locked))
+      and edge.satisfied_at is null
+      and edge.outcome <> prerequisite.outcome;
+    perform pgbroker.decide_1(locked);
+    -- A group whose own prerequisites are met may be over; it has no members that would say so.
+    insert into pgbroker.unresolved (prerequisite_id, tenant_id)
+    select prerequisite.id, prerequisite.tenant_id
+    from pgbroker.prerequisites_1(pgbroker.finish_groups_1(locked, later)) as prerequisite;
+    get diagnostics noted = row_count;
+
+    insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
+    select prerequisite.id, prerequisite.tenant_id, statement_timestamp() + later
+    from pgbroker.prerequisites_1(prerequisites) as prerequisite
+    where exists (
+        select
+        from pgbroker.job_dependency as edge
+        where edge.prerequisite_id = prerequisite.id
+          and edge.satisfied_at is null
+          and edge.outcome <> prerequisite.outcome
+    );
+    if (found or noted > 0) and before <> 'on' then
+        perform pg_notify('pgbroker', '*resolve');
+    end if;
+    perform set_config('pgbroker.resolving', before, true);
+    return cardinality(dependents);
+end
+$function$;
+
+-- Say of each of these ids, jobs or groups, whose it is and how it ended; outcome 0 while it lives.
+create function pgbroker.prerequisites_1(ids uuid[])
+returns table (id uuid, tenant_id text, outcome smallint)
+language sql stable rows 10 as $function$
+    select job.id, job.tenant_id::text, case when job.status >= 10 then job.status else 0::smallint end
+    from unnest(ids) as each (id)
+    join pgbroker.job on job.id = any (array[each.id])
+    union all
+    select run_group.id, run_group.tenant_id::text, case when run_group.state >= 10 then run_group.state else 0::smallint end
+    from unnest(ids) as each (id)
+    join pgbroker.run_group on run_group.id = any (array[each.id])
+$function$;
+
+-- Put jobs, whose rows the caller has locked, where their edges say they belong: an edge that ended badly cancels or
+-- blocks, an open one keeps waiting, none sets free. Only what waits, is blocked, or was cancelled because of an edge.
+create function pgbroker.decide_1(dependents uuid[]) returns void
+language plpgsql volatile as $function$
+declare
+    freed smallint[];
+    returned uuid[];
+begin
+    with judged as materialized (
+        select
+            job.id,
+            job.status,
+            job.tenant_id,
+            row_number() over (order by job.id) as place,
+            case
+                when bad.on_failure = 0 /* cancel */ then 13 /* cancelled */
+                when bad.on_failure = 1 /* block */ then 5 /* blocked */
+                when pgbroker.is_held_1(job.id) then 1 /* waiting */
+                when job.available_at > statement_timestamp() then 0 /* scheduled */
+                else 2 /* ready */
+            end as target,
+            bad.prerequisite_id,
+            bad.outcome
+        from pgbroker.job
+        left join lateral (
+            select edge.on_failure, edge.prerequisite_id, edge.outcome
+            from pgbroker.job_dependency as edge
+            where edge.dependent_id = job.id
+              and edge.satisfied_at is null
+              and edge.outcome > 0
+            order by edge.on_failure, edge.prerequisite_id
+            limit 1
+        ) as bad on true
+        where job.id = any (dependents)
+          and (
+              job.status in (1 /* waiting */, 5 /* blocked */)
+              or job.status = 13 /* cancelled */ and pgbroker.comes_back_1(job.id)
+          )
+    ),
+    moved as (
+        update pgbroker.job
+        set status = judged.target,
+            ready_at = case
+                when judged.target = 2 /* ready */ then statement_timestamp() + judged.place * interval '1 microsecond'
+            end,
+            available_at = case when judged.target = 2 /* ready */ then null else job.available_at end,
+            finished_at = case when judged.target >= 10 then statement_timestamp() end
+        from judged
+        where job.id = any (array[judged.id])
+          and judged.target <> judged.status
+        returning job.id, job.tenant_id, job.status, job.queue_id, judged.status as former, judged.prerequisite_id, judged.outcome
+    ),
+    explained as (
+        insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason, cause_id)
+        select
+            moved.id,
+            moved.tenant_id,
+            'prerequisite_failed',
+            coalesce(why.reason, 'a prerequisite ended badly'),
+            why.cause_id
+        from moved
+        cross join lateral pgbroker.why_failed_1(moved.prerequisite_id, moved.outcome) as why
+        where moved.status in (5 /* blocked */, 13 /* cancelled */)
+        order by moved.id
+        on conflict (job_id) do update
+        set reason_code = excluded.reason_code,
+            reason = excluded.reason,
+            by = '',
+            cause_id = excluded.cause_id,
+            changed_at = statement_timestamp()
+    ),
+    forgotten as (
+        delete from pgbroker.job_state
+        using moved
+        where job_state.job_id = moved.id
+          and moved.former in (5 /* blocked */, 13 /* cancelled */)
+          and moved.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */)
+    )
+    select
+        array_agg(distinct queue_id) filter (where status in (0 /* scheduled */, 2 /* ready */)),
+        array_agg(id) filter (where former = 13 /* cancelled */)
+    into freed, returned
+    from moved;
+
+    if returned is not null then
+        perform pgbroker.take_keys_back_1(returned);
+    end if;
+    perform pg_notify('pgbroker', queue.name)
+    from pgbroker.queue
+    where queue.id = any (freed);
+end
+$function$;
+
+-- Tell whether a job still has to wait: for an edge, or for what is still to come.
+create function pgbroker.is_held_1(job uuid) returns boolean
+language plpgsql stable as $function$
+begin
+    return exists (select from pgbroker.job_dependency as edge where edge.dependent_id = job and edge.satisfied_at is null)
+        or exists (select from pgbroker.deferred_reference as deferred where deferred.dependent_id = job);
+end
+$function$;
+
+-- Tell whether a cancelled job was cancelled because of a prerequisite, so that it comes back with it. One whose
+-- idempotency key a newer job holds does not: that one took its place.
+create function pgbroker.comes_back_1(cancelled uuid) returns boolean
+language plpgsql stable as $function$
+begin
+    return exists (
+        select from pgbroker.job_state where job_state.job_id = cancelled and job_state.reason_code = 'prerequisite_failed'
+    )
+    and not exists (
+        select
+        from pgbroker.job
+        join pgbroker.job_payload as payload on payload.job_id = job.id
+        join pgbroker.idempotency as held
+            on held.tenant_id = job.tenant_id
+            and held.job_type_id = job.job_type_id
+            and held.key = payload.idempotency_key
+            and held.job_id <> job.id
+        where job.id = cancelled
+          and pgbroker.holds_key_1(
+              held.scope, held.expires_at, (select holder.status from pgbroker.job as holder where holder.id = held.job_id)
+          )
+    );
+end
+$function$;
+
+-- Give jobs that are alive again the idempotency keys that newer jobs took and have let go of.
+create function pgbroker.take_keys_back_1(revived uuid[]) returns void
+language sql volatile as $function$
+    update pgbroker.idempotency as held
+    set job_id = job.id,
+        digest = sha256(
+            convert_to(
+                jsonb_build_array(payload.args, job.priority, job.declared_attempts, payload.options -> 'backoff')::text,
+                'UTF8'
+            )
+        ),
+        scope = coalesce(payload.idempotency_scope, 'held'),
+        expires_at = job.created_at + payload.window_seconds * interval '1 second'
+    from pgbroker.job
+    join pgbroker.job_payload as payload on payload.job_id = job.id
+    where job.id = any (revived)
+      and held.tenant_id = job.tenant_id
+      and held.job_type_id = job.job_type_id
+      and held.key = payload.idempotency_key
+      and held.job_id <> job.id
+$function$;
+
+-- Say in words what a prerequisite did to its dependents, and which job was the first to go wrong. Of a group: its
+-- member that failed first.
+create function pgbroker.why_failed_1(prerequisite uuid, ended smallint)
+returns table (reason text, cause_id uuid)
+language plpgsql stable as $function$
+declare
+    word constant text := case ended
+        when 11 /* failed */ then 'failed'
+        when 12 /* dead_letter */ then 'is a dead letter'
+        else 'was cancelled'
+    end;
+    in_group text;
+    culprit uuid := prerequisite;
+    root uuid;
+begin
+    select run_group.name into in_group from pgbroker.run_group where run_group.id = prerequisite;
+    if in_group is not null then
+        select job.id into culprit
+        from pgbroker.job
+        where job.run_group_id = prerequisite
+          and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
+        order by job.status = 13 /* cancelled */, job.finished_at, job.id
+        limit 1;
+    end if;
+    select state.cause_id into root
+    from pgbroker.job_state as state
+    where state.job_id = culprit and state.reason_code = 'prerequisite_failed';
+    root := coalesce(root, culprit);
+    reason := case
+        when in_group is not null then format('its prerequisite, run group %s, %s', in_group, word)
+        else format('its prerequisite %s %s', prerequisite, word)
+    end || case when root is distinct from prerequisite and root is not null then format(' because of job %s', root) else '' end;
+    cause_id := root;
+    return next;
+end
+$function$;
+
+-- End the groups among these ids that are sealed, wait for nothing and have no live member; enqueue their callbacks.
+-- Returns those that ended. One that somebody holds is noted for a pass.
+create function pgbroker.finish_groups_1(ids uuid[], later interval) returns uuid[]
+language plpgsql volatile as $function$
+declare
+    locked uuid[];
+    finished record;
+    ended uuid[] := '{}';
+begin
+    if not exists (select from pgbroker.run_group where run_group.id = any (ids) and run_group.state = 1 /* sealed */) then
+        return ended;
+    end if;
+    locked := array(
+        select run_group.id
+        from pgbroker.run_group
+        where run_group.id = any (ids)
+          and run_group.state = 1 /* sealed */
+        order by run_group.id
+        for no key update skip locked
+    );
+    insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
+    select run_group.id, run_group.tenant_id, statement_timestamp() + later
+    from pgbroker.run_group
+    where run_group.id = any (ids)
+      and run_group.state = 1 /* sealed */
+      and run_group.id <> all (locked);
+    if found and coalesce(current_setting('pgbroker.resolving', true), '') = '' then
+        perform pg_notify('pgbroker', '*resolve');
+    end if;
+
+    -- In a later statement than the lock: two last members may end together.
+    for finished in
+        update pgbroker.run_group
+        set state = case
+                when run_group.cancel_requested_at is not null and counted.bad > 0 then 13 /* cancelled */
+                when counted.barred then 11 /* failed */
+                when counted.bad <= coalesce(
+                    run_group.tolerate_count,
+                    floor(counted.members * run_group.tolerate_percent / 100)::int,
+                    0
+                ) then 10 /* completed */
+                else 11 /* failed */
+            end,
+            finished_at = statement_timestamp()
+        from (
+            select
+                over.id,
+                exists (
+                    select
+                    from pgbroker.job_dependency as edge
+                    where edge.dependent_id = over.id and edge.satisfied_at is null and edge.outcome > 0
+                ) as barred,
+                (select count(*) from pgbroker.job where job.run_group_id = over.id) as members,
+                (
+                    select count(*)
+                    from pgbroker.job
+                    where job.run_group_id = over.id
+                      and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
+                ) as bad
+            from unnest(locked) as over (id)
+            where not exists (
+                select
+                from pgbroker.job
+                where job.run_group_id = over.id
+                  and job.status in (
+                      0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */
+                  )
+            )
+            and not exists (
+                select
+                from pgbroker.job_dependency as edge
+                where edge.dependent_id = over.id
+                  and edge.satisfied_at is null
+                  and (edge.outcome = 0 or edge.on_failure = 1 /* block */)
+            )
+        ) as counted
+        where run_group.id = counted.id
+          and run_group.state = 1 /* sealed */
+        returning run_group.*
+    loop
+        if finished.state = 10 /* completed */ and finished.on_completed is not null and finished.completed_job_id is null then
+            perform pgbroker.call_back_1(finished.id, finished.tenant_id, finished.on_completed, 'completed');
+        elsif finished.state = 11 /* failed */ and finished.on_failed is not null and finished.failed_job_id is null then
+            perform pgbroker.call_back_1(finished.id, finished.tenant_id, finished.on_failed, 'failed');
+        end if;
+        ended := ended || finished.id;
+    end loop;
+    return ended;
+end
+$function$;
+
+-- Enqueue a group's callback in the group's tenant and remember its job: there is one at most in the life of a group.
+-- What goes wrong must not keep the last member from being settled: it is undone, and noted in callback_error.
+create function pgbroker.call_back_1(group_id uuid, tenant text, entry jsonb, ending text) returns void
+language plpgsql volatile as $function$
+declare
+    tenant_before constant text := coalesce(current_setting('pgbroker.tenant_id', true), '');
+    answer record;
+begin
+    perform set_config('pgbroker.tenant_id', tenant, true);
+    begin
+        select * into strict answer from pgbroker.enqueue_many_1(jsonb_build_array(entry));
+        if answer.outcome not in ('created', 'replaced', 'existing') then
+            raise exception '%: %', answer.outcome, answer.detail using errcode = 'PB001', hint = answer.outcome;
+        end if;
+        update pgbroker.run_group
+        set completed_job_id = case when ending = 'completed' then answer.job_id else completed_job_id end,
+            failed_job_id = case when ending = 'failed' then answer.job_id else failed_job_id end,
+            callback_error = null
+        where id = group_id;
+        perform pg_notify('pgbroker', woken.name)
+        from pgbroker.queue as woken
+        where woken.id in (select job.queue_id from pgbroker.job where job.id = answer.job_id);
+    exception when others then
+        -- A deadlock or a failed serialisation is for the caller to repeat, with all that it did.
+        if sqlstate like '40%' then
+            raise;
+        end if;
+        update pgbroker.run_group
+        set callback_error = left(format('on_%s: %s', ending, sqlerrm), 1000)
+        where id = group_id;
+    end;
+    perform set_config('pgbroker.tenant_id', tenant_before, true);
+end
+$function$;
+
+-- Look at what was left to a pass, level after level, until so many edges have been looked at; returns how many were.
+-- Two passes at once share the rows: each takes those that the other has not locked.
+create function pgbroker.resolve_pass_1(most int) returns int
+language plpgsql volatile as $function$
+declare
+    taken uuid[];
+    seen int := 0;
+begin
+    perform set_config('pgbroker.resolving', 'on', true);
+    while seen < most loop
+        with gone as (
+            delete from pgbroker.unresolved
+            where id = any (array(
+                select id
+                from pgbroker.unresolved
+                where not_before <= statement_timestamp()
+                order by id
+                limit 200
+                for update skip locked
+            ))
+            returning prerequisite_id
+        )
+        select array_agg(distinct prerequisite_id) into taken from gone;
+        exit when taken is null;
+        seen := seen + 1 + pgbroker.resolve_1(taken, most - seen, interval '200 milliseconds');
+    end loop;
+    perform set_config('pgbroker.resolving', '', true);
+    return seen;
+end
+$function$;

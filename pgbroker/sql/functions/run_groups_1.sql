@@ -1,0 +1,239 @@
+-- Run groups: open, seal, cancel; and edges that are added to a job that exists.
+--
+-- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
+
+-- Open a run group of the caller's tenant and return its id. Jobs are added with the entry's key group until it is
+-- sealed. Keys of options: tolerate_count or tolerate_percent, on_completed and on_failed (each an entry of
+-- enqueue_many_1, enqueued when the group ends so), depends_on (references, as an entry has them; each member waits for
+-- them too) and on_failure.
+--
+-- A refusal is an error with errcode PB001 whose hint is pgbroker's error code: group_exists, dependency_not_found and
+-- the others of an entry.
+create function pgbroker.open_group_1(name text, options jsonb default '{}') returns uuid
+language plpgsql volatile as $function$
+declare
+    tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    group_id constant uuid := pgbroker.uuid7_1();
+    strange text;
+    callback text;
+    entry pgbroker.enqueue_entry_1;
+    edges pgbroker.edge_1[];
+    refused record;
+begin
+    if tenant !~ '^[A-Za-z0-9._-]{1,63}$' then
+        raise exception 'pgbroker.tenant_id % is not a tenant id: 1 to 63 of A-Z, a-z, 0-9, ".", "_", "-"', quote_literal(left(tenant, 80))
+            using errcode = 'PB001', hint = 'invalid_tenant';
+    end if;
+    if name is null or length(name) not between 1 and 255 then
+        raise exception 'the name of a run group is empty or longer than 255 characters'
+            using errcode = 'PB001', hint = 'invalid_option';
+    end if;
+    if jsonb_typeof(options) is distinct from 'object' then
+        raise exception 'options is of type %, not an object', coalesce(jsonb_typeof(options), 'null')
+            using errcode = 'PB001', hint = 'invalid_option';
+    end if;
+    strange := (
+        select min(key)
+        from jsonb_object_keys(
+            options - '{tolerate_count,tolerate_percent,on_completed,on_failed,depends_on,on_failure}'::text[]
+        ) as key
+    );
+    if strange is not null then
+        raise exception 'there is no option %. Use tolerate_count, tolerate_percent, on_completed, on_failed, depends_on, on_failure', to_jsonb(left(strange, 80))
+            using errcode = 'PB001', hint = 'invalid_option';
+    end if;
+    strange := coalesce(
+        pgbroker.number_misfit_1('tolerate_count', options -> 'tolerate_count', 0, 2147483647, 'a whole number of members, 0 or more'),
+        pgbroker.number_misfit_1('tolerate_percent', options -> 'tolerate_percent', 0, 100, 'a number from 0 to 100'),
+        case when options ? 'tolerate_count' and options ? 'tolerate_percent' then 'tolerate_count and tolerate_percent were both given. Give one.' end,
+        pgbroker.links_misfit_1(null, null, options -> 'depends_on', options ->> 'on_failure')
+    );
+    if strange is not null then
+        raise exception '%', strange using errcode = 'PB001', hint = 'invalid_option';
+    end if;
+    foreach callback in array array['on_completed', 'on_failed'] loop
+        if jsonb_typeof(options -> callback) <> 'null' then
+            -- Read as it will be when the time comes: what is refused then would be too late.
+            select each.outcome, each.detail into refused
+            from pgbroker.enqueue_entries_1(
+                jsonb_build_array(options -> callback),
+                coalesce(
+                    pgbroker.enqueue_unknown_keys_1(jsonb_build_array(options -> callback)),
+                    case when pgbroker.enqueue_misfit_1(options -> callback) is not null
+                        then jsonb_build_object('1', pgbroker.enqueue_misfit_1(options -> callback)) end
+                )
+            ) as each;
+            if refused.outcome is not null then
+                raise exception '%: %', callback, refused.detail using errcode = 'PB001', hint = refused.outcome;
+            end if;
+        end if;
+    end loop;
+
+    insert into pgbroker.run_group (id, tenant_id, name, tolerate_count, tolerate_percent, on_completed, on_failed)
+    values (
+        group_id,
+        tenant,
+        open_group_1.name,
+        (options ->> 'tolerate_count')::numeric::int,
+        (options ->> 'tolerate_percent')::double precision,
+        nullif(options -> 'on_completed', 'null'),
+        nullif(options -> 'on_failed', 'null')
+    )
+    on conflict on constraint run_group_name_unique do nothing;
+    if not found then
+        raise exception 'run group % exists', quote_literal(name)
+            using errcode = 'PB001', hint = 'group_exists';
+    end if;
+
+    if jsonb_typeof(options -> 'depends_on') = 'array' then
+        entry.ordinal := 1;
+        entry.id := group_id;
+        entry.depends_on := options -> 'depends_on';
+        entry.on_failure := pgbroker.on_failure_1(options ->> 'on_failure');
+        edges := pgbroker.references_1(array[entry]);
+        perform pgbroker.refuse_edges_1(edges, 'a run group waits for what exists. Leave within_seconds out.');
+        insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
+        select group_id, edge.prerequisite_id, edge.kind + 2, tenant, edge.on_failure, edge.level
+        from unnest(edges) as edge;
+        update pgbroker.run_group
+        set level = (select max(edge.level) from unnest(edges) as edge)
+        where id = group_id;
+        perform pgbroker.resolve_over_1(array(select edge.prerequisite_id from unnest(edges) as edge));
+    end if;
+    return group_id;
+end
+$function$;
+
+-- Raise the first refusal among edges; *no_deferred* is what to say of a reference to what is still to come, null where
+-- there may be such.
+create function pgbroker.refuse_edges_1(edges pgbroker.edge_1[], no_deferred text) returns void
+language plpgsql stable as $function$
+declare
+    refused record;
+begin
+    select * into refused
+    from unnest(edges) as edge
+    where edge.refusal is not null or no_deferred is not null and edge.within is not null
+    limit 1;
+    if found then
+        raise exception '%', coalesce(refused.detail, no_deferred)
+            using errcode = 'PB001', hint = coalesce(refused.refusal, 'invalid_option');
+    end if;
+end
+$function$;
+
+-- Let edges to what is over already say so at once.
+create function pgbroker.resolve_over_1(prerequisites uuid[]) returns void
+language plpgsql volatile as $function$
+declare
+    over constant uuid[] := array(
+        select prerequisite.id from pgbroker.prerequisites_1(prerequisites) as prerequisite where prerequisite.outcome > 0
+    );
+begin
+    if over <> '{}' then
+        perform pgbroker.resolve_1(over, 1000000, interval '0');
+    end if;
+end
+$function$;
+
+-- Seal a group: nothing is added any more, and it ends when its last member has. Waits for transactions that are just
+-- adding to it. Returns the group's state, which for an empty group is an end already; null where there is no group.
+create function pgbroker.seal_group_1(group_id uuid) returns smallint
+language plpgsql volatile as $function$
+begin
+    perform from pgbroker.run_group where run_group.id = group_id for update;
+    update pgbroker.run_group
+    set state = 1 /* sealed */,
+        sealed_at = statement_timestamp(),
+        level = greatest(level, coalesce(
+            (
+                select max(edge.level)
+                from pgbroker.job
+                join pgbroker.job_dependency as edge on edge.dependent_id = job.id
+                where job.run_group_id = group_id
+            ),
+            0
+        ))
+    where run_group.id = group_id
+      and run_group.state = 0;
+    if found then
+        perform pgbroker.resolve_1(array[group_id], 500, interval '0');
+    end if;
+    return (select run_group.state from pgbroker.run_group where run_group.id = group_id);
+end
+$function$;
+
+-- Make a job that exists wait for more. It may be scheduled, ready, waiting or blocked; one that runs or is over is too
+-- late. Returns how many edges are new. A refusal is an error, as open_group_1's.
+create function pgbroker.add_dependencies_1(job_id uuid, depends_on jsonb, on_failure text default 'cancel') returns int
+language plpgsql volatile as $function$
+declare
+    tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    dependent record;
+    entry pgbroker.enqueue_entry_1;
+    edges pgbroker.edge_1[];
+    misfit constant text := pgbroker.links_misfit_1(null, null, depends_on, on_failure);
+    deferred int;
+    added int;
+begin
+    if misfit is not null then
+        raise exception '%', misfit using errcode = 'PB001', hint = 'invalid_option';
+    end if;
+    perform pgbroker.lock_graph_1(tenant);
+    select job.id, job.status, job.run_group_id, run_group.name as group_name into dependent
+    from pgbroker.job
+    left join pgbroker.run_group on run_group.id = job.run_group_id
+    where job.id = add_dependencies_1.job_id
+      and job.tenant_id = tenant
+    for no key update of job;
+    if not found then
+        raise exception 'there is no job %', job_id using errcode = 'PB001', hint = 'job_not_found';
+    elsif dependent.status not in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 5 /* blocked */) then
+        raise exception 'job % runs or is over: it waits for nothing any more', job_id
+            using errcode = 'PB001', hint = 'dependency_too_late';
+    end if;
+    entry.ordinal := 1;
+    entry.id := dependent.id;
+    entry.run_group_id := dependent.run_group_id;
+    entry.group_name := dependent.group_name;
+    entry.depends_on := nullif(add_dependencies_1.depends_on, 'null');
+    entry.on_failure := pgbroker.on_failure_1(add_dependencies_1.on_failure);
+    edges := pgbroker.references_1(array[entry]);
+    -- The entry itself counts as one of the call.
+    perform pgbroker.refuse_edges_1(edges, null);
+    if exists (
+        select
+        from unnest(edges) as edge
+        join pgbroker.job_dependency as known
+            on known.dependent_id = dependent.id and known.prerequisite_id = edge.prerequisite_id
+    ) then
+        raise exception 'job % depends on one of them already', job_id using errcode = 'PB001', hint = 'duplicate_dependency';
+    end if;
+    if (select count(*) from pgbroker.job_dependency as known where known.dependent_id = dependent.id) + cardinality(edges) > 10000 then
+        raise exception 'a job depends on at most 10000 others' using errcode = 'PB001', hint = 'too_many_dependencies';
+    end if;
+    perform pgbroker.refuse_cycle_1(
+        array_remove(array[dependent.id, dependent.run_group_id], null),
+        array(select edge.prerequisite_id from unnest(edges) as edge where edge.within is null)
+    );
+    insert into pgbroker.deferred_reference (dependent_id, tenant_id, group_name, job_name, on_failure, deadline_at)
+    select dependent.id, tenant, edge.group_name, edge.job_name, edge.on_failure, statement_timestamp() + edge.within
+    from unnest(edges) as edge
+    where edge.within is not null
+    on conflict do nothing;
+    get diagnostics deferred = row_count;
+    update pgbroker.job
+    set status = 1 /* waiting */,
+        ready_at = null
+    where job.id = dependent.id
+      and job.status in (0 /* scheduled */, 2 /* ready */)
+      and cardinality(edges) > 0;
+    insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
+    select dependent.id, edge.prerequisite_id, edge.kind, tenant, edge.on_failure, edge.level
+    from unnest(edges) as edge
+    where edge.within is null;
+    get diagnostics added = row_count;
+    perform pgbroker.resolve_over_1(array(select edge.prerequisite_id from unnest(edges) as edge where edge.within is null));
+    return added + deferred;
+end
+$function$;
