@@ -81,9 +81,7 @@ GROUP_TRANSITIONS: dict[str, frozenset[tuple[GroupState, GroupState]]] = {
     "resolve": frozenset(
         (GroupState.SEALED, end) for end in (GroupState.COMPLETED, GroupState.FAILED, GroupState.CANCELLED)
     ),
-    "retry": frozenset(
-        (end, GroupState.SEALED) for end in (GroupState.FAILED, GroupState.CANCELLED)
-    ),
+    "retry": frozenset((end, GroupState.SEALED) for end in (GroupState.FAILED, GroupState.CANCELLED)),
 }
 
 # What `job_event.event` may be besides a status: numbers that are stored and never change.

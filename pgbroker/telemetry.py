@@ -76,6 +76,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "attempt runs longer than its timeout or deadline allows, and its worker renews the lease",
     ),
+    "dependencies.repaired": (
+        logging.WARNING,
+        "jobs or run groups did not stand where their edges say, after a restore or a fault, and were put right",
+    ),
     "jobs.adopted": (
         logging.WARNING,
         "jobs that no claim looked at were brought into sight; somebody wrote them, or deleted their queue, in SQL",

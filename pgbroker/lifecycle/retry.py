@@ -1,4 +1,4 @@
-"""retry: failed, dead_letter, cancelled -> ready."""
+"""retry: failed, dead_letter, cancelled -> ready, waiting."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,10 +9,14 @@ from pgbroker import db
 
 
 class Retried(NamedTuple):
-    """What a retry did to one job; *status* is from before, *holder_id* the newer job that has its key."""
+    """
+    What a retry did to one job; *status* is from before.
+
+    *holder_id* is the newer job that has its key, or the prerequisite, a job or a group, that ended badly.
+    """
 
     job_id: UUID
-    outcome: Literal["retried", "unchanged", "key_held_by_newer_job"]
+    outcome: Literal["retried", "unchanged", "key_held_by_newer_job", "prerequisite_failed"]
     queue_id: int
     status: int
     holder_id: UUID | None
@@ -22,10 +26,11 @@ def retry_many(
     job_ids: Sequence[UUID], *, attempts: int | None = 1, using: str | db.Session = "default"
 ) -> list[Retried]:
     """
-    Make ended jobs of the current tenant ready again, with *attempts* more (None: the declared number).
+    Make ended jobs of the current tenant live again, with *attempts* more (None: the declared number).
 
     History stays. Returns one answer for each job that exists: a live or completed one is unchanged, and
-    one whose idempotency key a newer job holds is refused.
+    one whose idempotency key a newer job holds is refused, as is one whose prerequisite has ended badly and
+    is not among those retried. What was cancelled because of a job comes back when that one is retried.
     """
     assert attempts is None or attempts >= 1
     return db.fetch("retry", {"job_ids": list(job_ids), "attempts": attempts}, Retried._make, using=using)

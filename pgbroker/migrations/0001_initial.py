@@ -35,6 +35,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/resolve_1.sql"),
                 RunFile("sql/functions/edges_1.sql"),
                 RunFile("sql/functions/run_groups_1.sql"),
+                RunFile("sql/functions/reconcile_1.sql"),
                 RunFile("sql/functions/delete_queue_1.sql"),
                 RunFile("sql/functions/enqueue_exhausted_1.sql"),
                 RunFile("sql/functions/job_events_1.sql"),

@@ -173,7 +173,9 @@ def legal_group_state() -> pgtrigger.Trigger:
     """Refuse every change of a group's state that no verb in GROUP_TRANSITIONS makes."""
     pairs = ",".join(
         str(number)
-        for number in sorted(100 * old + new for changes in GROUP_TRANSITIONS.values() for old, new in changes)
+        for number in sorted(
+            100 * old + new for changes in GROUP_TRANSITIONS.values() for old, new in changes
+        )
     )
     return Guard(
         name="legal_group_state",

@@ -1,5 +1,6 @@
 """The duties of the upkeep: what the leader does for all, and what every process does for itself."""
 
+from pgbroker.upkeep.dependencies import Reconcile, Resolve, ResolveDeferred
 from pgbroker.upkeep.duty import Duty
 from pgbroker.upkeep.history import FoldCounters, Partitions, PartitionsNow, TidyWorkers, TrimSamples
 from pgbroker.upkeep.recovery import Adopt, Expire, Reap, TellOverLong
@@ -14,10 +15,13 @@ def duties() -> list[Duty]:
     return [
         Reap(),
         PartitionsNow(),
+        Resolve(),
         # From here on the leader's.
         Expire(),
         TellOverLong(),
         Adopt(),
+        ResolveDeferred(),
+        Reconcile(),
         Partitions(),
         Sample(),
         FoldCounters(),

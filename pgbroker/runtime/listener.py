@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 # How long one wait for notifications lasts; between waits the loop looks whether it should stop, so a stop
 # takes so long at most. A wait costs the database nothing.
 WAIT_SECONDS = 0.2
+# What is said where dependents were left to a pass; no queue is called so.
+RESOLVE = "*resolve"
 
 
 class Listener:
@@ -35,7 +37,10 @@ class Listener:
             db.listen(self.session)
             self._ask_at = now + self.session.patience
         for notification in connection.notifies(timeout=WAIT_SECONDS):
-            self.worker.claimer.heard(notification.payload)
+            if notification.payload == RESOLVE:
+                self.worker.resolve_now()
+            else:
+                self.worker.claimer.heard(notification.payload)
             if self.worker.draining:
                 break
         return 0.0

@@ -246,6 +246,11 @@ class Worker:
         """End the claimer's wait."""
         self.services["claim"].wake()
 
+    def resolve_now(self) -> None:
+        """Look at once at the dependents that somebody left to a pass."""
+        self.upkeep.bring_on("resolve")
+        self.services["upkeep"].wake()
+
     def wake_watchdog(self) -> None:
         """End the watchdog's wait."""
         self.services["watchdog"].wake()

@@ -106,16 +106,24 @@ class Upkeep:
         )
         self.turns = [Turn(duty) for duty in duties()]
         self._lead_failures = 0
+        self._brought_on: set[str] = set()
 
     def step(self) -> float:
         """Renew what is to be renewed, do a page of each duty that is due, and return how long to wait."""
         self._keep()
         for turn in self.turns:
+            if turn.duty.name in self._brought_on and not turn.failures:
+                self._brought_on.discard(turn.duty.name)
+                turn.next_at = 0.0
             if self._may(turn) and time.monotonic() >= turn.next_at:
                 self._do_page(turn)
                 self._keep()
         next_at = min([self.leader.ask_at, *(turn.next_at for turn in self.turns if self._may(turn))])
         return max(0.0, next_at - time.monotonic())
+
+    def bring_on(self, duty: str) -> None:
+        """Do that duty at the next step. Any thread may say so; the step is still to be woken."""
+        self._brought_on.add(duty)
 
     def _may(self, turn: Turn) -> bool:
         return turn.duty.everybodys or self.leader.leads

@@ -1,19 +1,21 @@
--- Make ended jobs ready again: failed, dead_letter, cancelled -> ready.
+-- Make ended jobs live again: failed, dead_letter, cancelled -> ready, or waiting where prerequisites are not met.
 --
 --   job_ids   uuid[]  the jobs
 --   attempts  int     attempts each may still make; null: as many as were declared for it
 --
 -- Scope:  tenant
 -- Plan:   hot
--- Rows:   one per job this tenant has: job_id, outcome (retried, unchanged, key_held_by_newer_job), queue_id,
---         the status from before, and the job that has its key where that is another one.
+-- Rows:   one per job this tenant has: job_id, outcome (retried, unchanged, key_held_by_newer_job,
+--         prerequisite_failed), queue_id, the status from before, and the job that has its key, or the job or group
+--         that is in its way, where there is one.
 -- Locks:  the idempotency keys, then the job rows, each in order: the order in which enqueue takes them.
 -- Index:  job_pkey, idempotency_pkey.
 --
 -- A job whose idempotency key a newer live job holds is left alone: two jobs would run under one key. So are
 -- all but one of several that share a key: the one that holds it, else the youngest, is retried. A key that is
 -- taken back is held on this job's own terms: its window began when it was made, and may be over. A deadline
--- that ended a job does not end its retry.
+-- that ended a job does not end its retry. A job whose prerequisite has ended badly, and is not retried with it, would
+-- end again at once: it is left alone. It comes back by itself when that one is retried.
 with wanted as materialized (
     select payload.job_id, job.tenant_id, job.job_type_id, payload.idempotency_key
     from pgbroker.job_payload as payload
@@ -77,7 +79,19 @@ ended as materialized (
             newer_id,
             case when keyed and id <> first_value(id) over same_key then first_value(id) over same_key end
         ) as newer_id,
-        row_number() over (order by id) as place
+        row_number() over (order by id) as place,
+        pgbroker.is_held_1(id) as waits,
+        (
+            select edge.prerequisite_id
+            from pgbroker.job_dependency as edge
+            cross join lateral pgbroker.prerequisites_1(array[edge.prerequisite_id]) as prerequisite
+            where edge.dependent_id = judged.id
+              and edge.satisfied_at is null
+              and edge.outcome > 0
+              and prerequisite.outcome > 10
+              and edge.prerequisite_id not in (select locked.id from locked where locked.id = any (%(job_ids)s::uuid[]))
+            limit 1
+        ) as barred_by
     from judged
     window same_key as (
         partition by key, status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */), newer_id is null
@@ -86,8 +100,8 @@ ended as materialized (
 ),
 retried as (
     update pgbroker.job
-    set status = 2 /* ready */,
-        ready_at = statement_timestamp() + ended.place * interval '1 microsecond',
+    set status = case when ended.waits then 1 /* waiting */ else 2 /* ready */ end,
+        ready_at = case when not ended.waits then statement_timestamp() + ended.place * interval '1 microsecond' end,
         available_at = null,
         max_attempts = greatest(max_attempts, attempt_count + coalesce(%(attempts)s::int, declared_attempts)),
         cancel_requested_at = null,
@@ -97,6 +111,7 @@ retried as (
     where job.id = any (array[ended.id])
       and ended.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
       and ended.newer_id is null
+      and ended.barred_by is null
     returning job.id, job.tenant_id, job.job_type_id, job.priority, job.declared_attempts, job.created_at
 ),
 -- A key that a newer job took and let go of belongs to this one again.
@@ -129,11 +144,12 @@ select
     ended.id as job_id,
     case
         when retried.id is not null then 'retried'
-        when ended.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */) then 'key_held_by_newer_job'
-        else 'unchanged'
+        when ended.status not in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */) then 'unchanged'
+        when ended.newer_id is not null then 'key_held_by_newer_job'
+        else 'prerequisite_failed'
     end as outcome,
     ended.queue_id,
     ended.status,
-    ended.newer_id as holder_id
+    coalesce(ended.newer_id, ended.barred_by) as holder_id
 from ended
 left join retried on retried.id = ended.id

@@ -161,6 +161,8 @@ create index job_deadline on pgbroker.job (deadline_at)
     where deadline_at is not null and status in (0, 1, 2, 4, 5) /* scheduled waiting ready suspended blocked */;
 create index job_finished on pgbroker.job (finished_at) where status >= 10;
 create index job_gone_wrong on pgbroker.job (status, finished_at) where status in (11, 12, 13) /* failed dead_letter cancelled */;
+-- For the reconciler alone, by pages; jobs that wait for nothing are not in it.
+create index job_waiting on pgbroker.job (id) where status in (1, 5) /* waiting blocked */;
 -- For lists alone. The id as bytes, in the same order, since no look-up by id may come this way: where statistics
 -- say that the table is empty (a vacuum beside a large uncommitted insert), a scan of this whole index seems as
 -- cheap as a look in the primary key.
@@ -281,6 +283,7 @@ create table pgbroker.run_group (
         and coalesce(tolerate_percent, 0) between 0 and 100
     )
 ) with (fillfactor = 80);
+create index run_group_sealed on pgbroker.run_group (id) where state = 1 /* sealed */;
 create index run_group_tenant on pgbroker.run_group (tenant_id, created_at);
 
 -- An edge. kind: 0 a job waits for a job, 1 a job for a group, 2 a group for a job, 3 a group for a group; a group's

@@ -95,14 +95,12 @@ begin
           from pgbroker.job
           where job.id = made.prerequisite_id
             and job.xmin = pg_current_xact_id()::xid
-            and job.created_at >= transaction_timestamp()
       )
       and not exists (
           select
           from pgbroker.run_group
           where run_group.id = made.prerequisite_id
             and run_group.xmin = pg_current_xact_id()::xid
-            and run_group.created_at >= transaction_timestamp()
       )
     group by made.tenant_id;
     return null;

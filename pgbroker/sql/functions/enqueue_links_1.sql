@@ -224,7 +224,7 @@ begin
             held.name,
             jsonb_build_object(
                 'id', held.id,
-                'open', held.state = 0,
+                'open', held.state = 0 /* open */,
                 'waits', exists (
                     select from pgbroker.job_dependency as edge where edge.dependent_id = held.id and edge.satisfied_at is null
                 )

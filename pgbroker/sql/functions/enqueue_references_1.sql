@@ -67,5 +67,5 @@ $function$;
 
 create function pgbroker.on_failure_1(policy text) returns smallint
 language sql immutable as $function$
-    select case policy when 'block' then 1 when 'ignore' then 2 else 0 end::smallint
+    select case policy when 'block' then 1 /* block */ when 'ignore' then 2 /* ignore */ else 0 /* cancel */ end::smallint
 $function$;

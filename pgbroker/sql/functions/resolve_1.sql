@@ -420,8 +420,9 @@ end
 $function$;
 
 -- Look at what was left to a pass, level after level, until so many edges have been looked at; returns how many were.
--- Two passes at once share the rows: each takes those that the other has not locked.
-create function pgbroker.resolve_pass_1(most int) returns int
+-- Two passes at once share the rows: each takes those that the other has not locked. *skip* leaves the first ones
+-- alone: a pass with them has failed.
+create function pgbroker.resolve_pass_1(most int, skip int) returns int
 language plpgsql volatile as $function$
 declare
     taken uuid[];
@@ -436,7 +437,8 @@ begin
                 from pgbroker.unresolved
                 where not_before <= statement_timestamp()
                 order by id
-                limit 200
+                offset skip
+                limit least(200, most)
                 for update skip locked
             ))
             returning prerequisite_id

@@ -155,7 +155,7 @@ begin
             0
         ))
     where run_group.id = group_id
-      and run_group.state = 0;
+      and run_group.state = 0 /* open */;
     if found then
         perform pgbroker.resolve_1(array[group_id], 500, interval '0');
     end if;

@@ -1,0 +1,356 @@
+-- Repair what a restore or a fault has broken between jobs and what they wait for; and what is done with time.
+--
+-- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
+
+-- Look at the next jobs and groups that wait, in the order of their ids from *after* on but for the first *skip*, and
+-- repair those that do not stand where their edges say. Returns the last id of the page, null at the end, and the jobs and groups that were
+-- repaired. What a pass is about to do is none.
+create function pgbroker.reconcile_1(after uuid, most int, skip int, out last uuid, out repaired uuid[])
+language plpgsql volatile as $function$
+declare
+    page uuid[];
+    stale uuid[];
+    orphans uuid[];
+    stuck uuid[];
+begin
+    select array_agg(waits.id order by waits.id), case when count(*) = most then max(waits.id::text)::uuid end
+    into page, last
+    from (
+        select id
+        from (
+            (select job.id from pgbroker.job where job.status in (1 /* waiting */, 5 /* blocked */) and job.id > after order by job.id limit most + skip)
+            union
+            (
+                select edge.dependent_id
+                from pgbroker.job_dependency as edge
+                where edge.satisfied_at is null and edge.dependent_id > after
+                order by edge.dependent_id
+                limit most + skip
+            )
+            union
+            (select run_group.id from pgbroker.run_group where run_group.state = 1 /* sealed */ and run_group.id > after order by run_group.id limit most + skip)
+        ) as each (id)
+        order by id
+        offset skip
+        limit most
+    ) as waits;
+    repaired := '{}';
+    if page is null then
+        return;
+    end if;
+
+    -- A prerequisite that is not there any more: nobody knows how it ended, so it counts as cancelled.
+    with lost as (
+        update pgbroker.job_dependency as edge
+        set outcome = 13 /* cancelled */,
+            satisfied_at = case when edge.on_failure = 2 /* ignore */ then statement_timestamp() end
+        where edge.dependent_id = any (page)
+          and edge.satisfied_at is null
+          and edge.outcome <> 13 /* cancelled */
+          and not exists (select from pgbroker.job where job.id = edge.prerequisite_id)
+          and not exists (select from pgbroker.run_group where run_group.id = edge.prerequisite_id)
+        returning edge.dependent_id
+    )
+    select array_agg(distinct lost.dependent_id) into orphans from lost;
+
+    -- An edge that says of its prerequisite what is not so, and nobody is about to look at it.
+    select array_agg(distinct edge.prerequisite_id), array_agg(distinct edge.dependent_id)
+    into stale, stuck
+    from pgbroker.job_dependency as edge
+    cross join lateral pgbroker.prerequisites_1(array[edge.prerequisite_id]) as prerequisite
+    where edge.dependent_id = any (page)
+      and edge.satisfied_at is null
+      and edge.outcome <> prerequisite.outcome
+      and not exists (select from pgbroker.unresolved where unresolved.prerequisite_id = edge.prerequisite_id);
+    if stale is not null then
+        perform pgbroker.resolve_1(stale, most, interval '0');
+        repaired := repaired || stuck;
+    end if;
+
+    -- A job that waits for nothing, and a group without a live member.
+    stuck := array(
+        select job.id
+        from pgbroker.job
+        where job.id = any (page)
+          and (
+              job.status = 1 /* waiting */ and not pgbroker.is_held_1(job.id)
+              or job.id = any (orphans) and job.status in (1 /* waiting */, 5 /* blocked */)
+              or job.status = 5 /* blocked */ and not exists (
+                  select
+                  from pgbroker.job_dependency as edge
+                  where edge.dependent_id = job.id and edge.satisfied_at is null and edge.outcome > 0
+              ) and not exists (
+                  select from pgbroker.job_state where job_state.job_id = job.id and job_state.reason_code = 'reference_expired'
+              )
+          )
+        order by job.id
+        for no key update skip locked
+    );
+    if stuck <> '{}' then
+        perform pgbroker.decide_1(stuck);
+        repaired := repaired || stuck;
+    end if;
+    stuck := array(
+        select run_group.id
+        from pgbroker.run_group
+        where run_group.id = any (page)
+          and run_group.state = 1 /* sealed */
+          and not exists (select from pgbroker.unresolved where unresolved.prerequisite_id = run_group.id)
+        for no key update skip locked
+    );
+    if stuck <> '{}' then
+        stuck := pgbroker.finish_groups_1(stuck, interval '0');
+        if stuck <> '{}' then
+            perform pgbroker.resolve_1(stuck, most, interval '0');
+            repaired := repaired || stuck;
+        end if;
+    end if;
+    -- A cancel of a group that did not come to its end.
+    stuck := array(
+        select job.id
+        from pgbroker.run_group
+        join pgbroker.job on job.run_group_id = run_group.id
+        where run_group.id = any (page)
+          and run_group.state = 1 /* sealed */
+          and run_group.cancel_requested_at < statement_timestamp() - interval '1 minute'
+          and job.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */)
+          and job.cancel_requested_at is null
+        limit most
+    );
+    if stuck <> '{}' then
+        perform pgbroker.cancel_members_1(stuck, '', '');
+        repaired := repaired || stuck;
+    end if;
+end
+$function$;
+
+-- Turn references to what was still to come into edges, once it is there, and end those whose time is over as if what
+-- they name had failed. From the id *after* on, but for the first *skip*; returns the last id of the page, null at the end, and how many it dealt
+-- with. Each in its tenant; where somebody is just adding to that tenant's graph, later.
+create function pgbroker.resolve_deferred_1(after bigint, most int, skip int, out last bigint, out settled int)
+language plpgsql volatile as $function$
+declare
+    tenant_before constant text := coalesce(current_setting('pgbroker.tenant_id', true), '');
+    scope_before constant text := coalesce(current_setting('pgbroker.scope', true), '');
+    deferred record;
+    sealed boolean;
+    refusal text;
+begin
+    settled := 0;
+    last := null;
+    for deferred in
+        select
+            each.*,
+            run_group.id as group_id,
+            run_group.level as group_level,
+            job.id as job_id,
+            each.deadline_at <= statement_timestamp() as is_over,
+            row_number() over (order by each.id) as place
+        from (
+            select * from pgbroker.deferred_reference where id > after order by id offset skip limit most
+        ) as each
+        left join pgbroker.run_group on run_group.tenant_id = each.tenant_id and run_group.name = each.group_name
+        left join pgbroker.job on each.job_name is not null and job.run_group_id = run_group.id and job.name = each.job_name
+        order by each.id
+    loop
+        if deferred.place = most then
+            last := deferred.id;
+        end if;
+        sealed := case when deferred.job_name is null then deferred.group_id is not null else deferred.job_id is not null end;
+        continue when not sealed and not deferred.is_over;
+        perform set_config('pgbroker.scope', '', true), set_config('pgbroker.tenant_id', deferred.tenant_id, true);
+        if pg_try_advisory_xact_lock(hashtextextended('pgbroker.graph ' || deferred.tenant_id, 0)) then
+            -- Whoever holds the job changes it: later.
+            perform from pgbroker.job where job.id = deferred.dependent_id for no key update skip locked;
+            if found then
+                refusal := case when not sealed then 'it was not there in time' end;
+                if sealed then
+                    begin
+                        perform pgbroker.refuse_cycle_1(
+                            array_remove(
+                                array[deferred.dependent_id, (select job.run_group_id from pgbroker.job where job.id = deferred.dependent_id)],
+                                null
+                            ),
+                            array[coalesce(deferred.job_id, deferred.group_id)]
+                        );
+                        if coalesce(deferred.job_id, deferred.group_id) in (
+                            select unnest(array[job.id, job.run_group_id]) from pgbroker.job where job.id = deferred.dependent_id
+                        ) then
+                            refusal := 'the job would wait for itself';
+                        end if;
+                    exception when sqlstate 'PB001' then
+                        refusal := 'the job would wait for itself';
+                    end;
+                end if;
+                delete from pgbroker.deferred_reference where id = deferred.id;
+                if refusal is null then
+                    insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
+                    values (
+                        deferred.dependent_id,
+                        coalesce(deferred.job_id, deferred.group_id),
+                        case when deferred.job_id is null then 1 else 0 end,
+                        deferred.tenant_id,
+                        deferred.on_failure,
+                        1
+                    )
+                    on conflict do nothing;
+                    perform pgbroker.resolve_over_1(array[coalesce(deferred.job_id, deferred.group_id)]);
+                    perform pgbroker.decide_1(array[deferred.dependent_id]);
+                else
+                    perform pgbroker.expire_reference_1(
+                        deferred.dependent_id,
+                        deferred.on_failure,
+                        format(
+                            'it waited for %s: %s',
+                            case
+                                when deferred.job_name is null then format('run group %s', deferred.group_name)
+                                else format('job %s of run group %s', deferred.job_name, deferred.group_name)
+                            end,
+                            refusal
+                        )
+                    );
+                end if;
+                settled := settled + 1;
+            end if;
+        end if;
+        perform set_config('pgbroker.scope', scope_before, true), set_config('pgbroker.tenant_id', tenant_before, true);
+    end loop;
+end
+$function$;
+
+-- Do to a job, whose row the caller has locked, what it asked for in case that a reference comes to nothing.
+create function pgbroker.expire_reference_1(dependent uuid, policy smallint, why text) returns void
+language plpgsql volatile as $function$
+begin
+    if policy = 2 /* ignore */ then
+        perform pgbroker.decide_1(array[dependent]);
+        return;
+    end if;
+    with ended as (
+        update pgbroker.job
+        set status = case when policy = 1 /* block */ then 5 /* blocked */ else 13 /* cancelled */ end,
+            finished_at = case when policy <> 1 /* block */ then statement_timestamp() end
+        where job.id = dependent
+          and (job.status = 1 /* waiting */ or job.status = 5 /* blocked */ and policy = 0 /* cancel */)
+        returning job.id, job.tenant_id
+    )
+    insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason)
+    select ended.id, ended.tenant_id, 'reference_expired', why
+    from ended
+    on conflict (job_id) do update
+    set reason_code = excluded.reason_code,
+        reason = excluded.reason,
+        by = '',
+        cause_id = null,
+        changed_at = statement_timestamp();
+end
+$function$;
+
+-- Set blocked jobs free of what blocks them: their edges to prerequisites that ended badly count as satisfied, and keep
+-- how those ended. Returns the jobs that exist and what became of each: unblocked (its new status), or unchanged.
+create function pgbroker.unblock_1(job_ids uuid[])
+returns table (job_id uuid, outcome text, status smallint)
+language plpgsql volatile as $function$
+declare
+    blocked uuid[];
+begin
+    blocked := array(
+        select job.id
+        from pgbroker.job
+        where job.id = any (job_ids)
+          and job.status + 0 = 5 /* blocked */
+        order by job.id
+        for no key update
+    );
+    update pgbroker.job_dependency as edge
+    set satisfied_at = statement_timestamp()
+    where edge.dependent_id = any (blocked)
+      and edge.satisfied_at is null
+      and edge.outcome > 0;
+    perform pgbroker.decide_1(blocked);
+    return query
+        select job.id, case when job.id = any (blocked) then 'unblocked' else 'unchanged' end, job.status
+        from pgbroker.job
+        where job.id = any (job_ids);
+end
+$function$;
+
+-- Cancel a run group: seal it, so that nothing is added any more, and cancel its live members, so many at a time; a
+-- running one gets a request. Waits for transactions that are just adding to it. Returns what was done, and whether
+-- members are left; no row where there is no such group.
+create function pgbroker.cancel_group_1(group_id uuid, reason text, by text, most int)
+returns table (state smallint, cancelled int, requested int, is_left boolean)
+language plpgsql volatile as $function$
+declare
+    members uuid[];
+begin
+    perform from pgbroker.run_group where run_group.id = group_id for update;
+    if not found then
+        return;
+    end if;
+    update pgbroker.run_group
+    set state = 1 /* sealed */,
+        sealed_at = coalesce(sealed_at, statement_timestamp()),
+        cancel_requested_at = coalesce(cancel_requested_at, statement_timestamp())
+    where run_group.id = group_id
+      and run_group.state in (0 /* open */, 1 /* sealed */);
+    members := array(
+        select job.id
+        from pgbroker.job
+        where job.run_group_id = group_id
+          and job.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */)
+          and job.cancel_requested_at is null
+        limit most
+    );
+    select done.cancelled, done.requested into cancelled, requested from pgbroker.cancel_members_1(members, reason, by) as done;
+    is_left := cardinality(members) = most;
+    if members = '{}' then
+        perform pgbroker.resolve_1(array[group_id], 500, interval '0');
+    end if;
+    state := (select run_group.state from pgbroker.run_group where run_group.id = group_id);
+    return next;
+end
+$function$;
+
+create function pgbroker.cancel_members_1(members uuid[], reason text, by text, out cancelled int, out requested int)
+language plpgsql volatile as $function$
+begin
+    with wanted as materialized (
+        select job.id, job.status, job.cancel_requested_at
+        from pgbroker.job
+        where job.id = any (members)
+        order by job.id
+        for no key update
+    ),
+    ended as (
+        update pgbroker.job
+        set status = 13 /* cancelled */,
+            finished_at = statement_timestamp()
+        from wanted
+        where job.id = any (array[wanted.id])
+          and wanted.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 4 /* suspended */, 5 /* blocked */)
+        returning job.id, job.tenant_id
+    ),
+    asked as (
+        update pgbroker.job
+        set cancel_requested_at = statement_timestamp()
+        from wanted
+        where job.id = any (array[wanted.id])
+          and wanted.status = 3 /* running */
+          and wanted.cancel_requested_at is null
+        returning job.id, job.tenant_id
+    ),
+    explained as (
+        insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason, by)
+        select id, tenant_id, 'cancelled', cancel_members_1.reason, cancel_members_1.by
+        from (select * from ended union all select * from asked) as touched
+        on conflict (job_id) do update
+        set reason_code = excluded.reason_code,
+            reason = excluded.reason,
+            by = excluded.by,
+            cause_id = null,
+            changed_at = statement_timestamp()
+    )
+    select (select count(*) from ended), (select count(*) from asked) into cancelled, requested;
+end
+$function$;

@@ -1,0 +1,71 @@
+"""What waits for what: levels that were left to a pass, references to what is still to come, and repairs."""
+
+from pgbroker import telemetry
+from pgbroker.conf import Settings
+from pgbroker.lifecycle.reconcile import START, reconcile, resolve_deferred
+from pgbroker.lifecycle.resolve import resolve
+from pgbroker.upkeep.duty import Duty, Round
+
+RECONCILE_SECONDS = 300.0
+
+
+class Resolve(Duty):
+    """Free, or end, the dependents that were left to a pass. Every process does it: they share the rows."""
+
+    name = "resolve"
+    everybodys = True
+    paged = True
+
+    def period(self, settings: Settings) -> float:
+        """POLL_SECONDS; a notification brings it on at once."""
+        return settings.POLL_SECONDS
+
+    def page(self, now: Round) -> bool:
+        """Look at a page of edges."""
+        return resolve(limit=now.limit, skip=now.skip, using=now.session) >= now.limit
+
+
+class ResolveDeferred(Duty):
+    """Make edges of references to what is there by now, and end those whose time is over."""
+
+    name = "resolve_deferred"
+    paged = True
+
+    def __init__(self) -> None:
+        self._after = 0
+
+    def period(self, settings: Settings) -> float:
+        """POLL_SECONDS."""
+        return settings.POLL_SECONDS
+
+    def page(self, now: Round) -> bool:
+        """Look at a page of references."""
+        if now.first:
+            self._after = 0
+        page = resolve_deferred(after=self._after, limit=now.limit, skip=now.skip, using=now.session)
+        self._after = page.last or 0
+        return page.last is not None
+
+
+class Reconcile(Duty):
+    """Repair what a restore or a fault broke, and report it."""
+
+    name = "reconcile"
+    paged = True
+
+    def __init__(self) -> None:
+        self._after = START
+
+    def period(self, settings: Settings) -> float:
+        """Every five minutes."""
+        return RECONCILE_SECONDS
+
+    def page(self, now: Round) -> bool:
+        """Look at a page of what waits."""
+        if now.first:
+            self._after = START
+        page = reconcile(after=self._after, limit=now.limit, skip=now.skip, using=now.session)
+        if page.repaired:
+            telemetry.emit("dependencies.repaired", count=len(page.repaired), ids=page.repaired[:20])
+        self._after = page.last or START
+        return page.last is not None
