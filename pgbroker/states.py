@@ -116,7 +116,7 @@ ENTRY = _STARTS
 TRANSITIONS: dict[str, _Pairs] = {
     "promote": _one(Status.SCHEDULED, Status.READY),
     "add_edge": _pairs(frozenset({Status.READY, Status.SCHEDULED}), frozenset({Status.WAITING})),
-    # What was cancelled because of a prerequisite comes back when that is retried: to blocked where another one bars it.
+    # What was cancelled because of a prerequisite comes back when that is retried; to blocked, where another bars it.
     "resolve": _one(Status.WAITING, Status.READY, Status.SCHEDULED, Status.CANCELLED, Status.BLOCKED)
     | _one(Status.BLOCKED, Status.CANCELLED)
     | _one(Status.CANCELLED, Status.BLOCKED),

@@ -1,4 +1,4 @@
-"""resolve: waiting -> ready, scheduled; waiting, blocked -> cancelled, blocked; and back, when a prerequisite is retried."""
+"""resolve: waiting -> ready, scheduled; waiting, blocked -> cancelled, blocked; and back after a retry."""
 
 from typing import Any
 
