@@ -31,6 +31,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/enqueue_many_1.sql"),
                 RunFile("sql/functions/enqueue_plain_1.sql"),
                 RunFile("sql/functions/enqueue_plain_many_1.sql"),
+                RunFile("sql/functions/enqueue_linked_many_1.sql"),
                 RunFile("sql/functions/enqueue.sql"),
                 RunFile("sql/functions/resolve_1.sql"),
                 RunFile("sql/functions/edges_1.sql"),
@@ -504,6 +505,7 @@ class Migration(migrations.Migration):
                         ("failed_job_id", models.UUIDField(null=True)),
                         ("callback_error", models.TextField(null=True)),
                         ("cancel_requested_at", models.DateTimeField(null=True)),
+                        ("opened_in", models.BigIntegerField()),
                         (
                             "created_at",
                             models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),

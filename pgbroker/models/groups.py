@@ -34,6 +34,8 @@ class RunGroup(models.Model):
     failed_job_id = models.UUIDField(null=True)
     callback_error = models.TextField(null=True)  # noqa: DJ001 - null: nothing went wrong with them
     cancel_requested_at = models.DateTimeField(null=True)
+    # The transaction that made it.
+    opened_in = models.BigIntegerField()
     created_at = models.DateTimeField(db_default=Now())
     sealed_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)

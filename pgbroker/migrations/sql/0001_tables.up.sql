@@ -268,6 +268,8 @@ create table pgbroker.run_group (
     failed_job_id uuid,
     callback_error text,
     cancel_requested_at timestamptz,
+    -- The transaction that made it: as long as that is open, nobody else can add to it or wait for it.
+    opened_in bigint not null default pg_current_xact_id()::text::bigint,
     created_at timestamptz not null default statement_timestamp(),
     sealed_at timestamptz,
     finished_at timestamptz,

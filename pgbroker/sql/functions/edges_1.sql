@@ -94,13 +94,14 @@ begin
           select
           from pgbroker.job
           where job.id = made.prerequisite_id
-            and job.xmin = pg_current_xact_id()::xid
+            -- By its statement: made under a savepoint it bears another number than its transaction.
+            and (job.xmin = pg_current_xact_id()::xid or job.created_at = statement_timestamp())
       )
       and not exists (
           select
           from pgbroker.run_group
           where run_group.id = made.prerequisite_id
-            and run_group.xmin = pg_current_xact_id()::xid
+            and run_group.opened_in = pg_current_xact_id()::text::bigint
       )
     group by made.tenant_id;
     return null;

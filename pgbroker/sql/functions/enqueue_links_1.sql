@@ -216,7 +216,7 @@ begin
             join pgbroker.run_group on run_group.tenant_id = tenant and run_group.name = entry.group_name
             where entry.outcome is null
               and entry.depends_on is not null
-              and run_group.xmin <> pg_current_xact_id()::xid
+              and run_group.opened_in <> pg_current_xact_id()::text::bigint
         ) then
             perform pgbroker.lock_graph_1(tenant);
         end if;
