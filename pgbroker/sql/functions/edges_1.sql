@@ -4,8 +4,17 @@
 
 -- One level of dependents follows in the statement that ended their prerequisites, so many at most; what is deeper, or
 -- more, is left to passes: a cascade by triggers alone overflows the stack at a few hundred levels.
+--
+-- Plans that stay: planned anew for each level, a cascade would do little else. By indexes alone, whatever the statistics.
 create function pgbroker.resolve_ended_1(awaited uuid[]) returns void
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_bitmapscan = off
+    set jit = off
+as $function$
 begin
     if current_setting('pgbroker.resolving', true) = 'on' then
         insert into pgbroker.unresolved (prerequisite_id, tenant_id)
@@ -14,7 +23,7 @@ begin
         -- A pass finds them itself, being under way.
         perform pg_notify('pgbroker', '*resolve');
     else
-        perform pgbroker.resolve_1(awaited, 500, interval '0');
+        perform pgbroker.resolve_1(awaited, 500, interval '0', null, true);
     end if;
 end
 $function$;
@@ -96,12 +105,14 @@ begin
           where job.id = made.prerequisite_id
             -- By its statement: made under a savepoint it bears another number than its transaction.
             and (job.xmin = pg_current_xact_id()::xid or job.created_at = statement_timestamp())
+          offset 0
       )
       and not exists (
           select
           from pgbroker.run_group
           where run_group.id = made.prerequisite_id
             and run_group.opened_in = pg_current_xact_id()::text::bigint
+          offset 0
       )
     group by made.tenant_id;
     return null;
@@ -117,7 +128,14 @@ create trigger edges_made
 -- Deferred to the commit. All edges of the transaction at the first firing, their prerequisites in the order of their
 -- ids: row by row it would deadlock with a settle. In a scope of its own, since at a commit nobody's is set.
 create function pgbroker.edges_checked_1() returns trigger
-language plpgsql as $function$
+language plpgsql
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_bitmapscan = off
+    set jit = off
+as $function$
 declare
     scope_before constant text := coalesce(current_setting('pgbroker.scope', true), '');
     tenant_before constant text := coalesce(current_setting('pgbroker.tenant_id', true), '');
@@ -134,7 +152,7 @@ begin
     if prerequisites is not null then
         perform from pgbroker.job where job.id = any (prerequisites) order by job.id for share;
         perform from pgbroker.run_group where run_group.id = any (prerequisites) order by run_group.id for share;
-        perform pgbroker.resolve_1(prerequisites, 500, interval '0');
+        perform pgbroker.resolve_1(prerequisites, 500, interval '0', null, true);
     end if;
     perform set_config('pgbroker.scope', scope_before, true), set_config('pgbroker.tenant_id', tenant_before, true);
     return null;

@@ -148,7 +148,7 @@ begin
         raise exception 'pgbroker: a job is not plain' using errcode = 'PB004';
     end if;
     if outside <> '{}' then
-        perform pgbroker.resolve_over_1(outside);
+        perform pgbroker.resolve_over_1(outside, new_ids);
     end if;
     return made;
 -- A name, an id or an edge that is there already.

@@ -431,7 +431,7 @@ begin
     if exists (
         select
         from unnest(entries) as entry
-        where entry.ordinal in (select unnest(sunk)) and entry.outcome is null and entry.detail is not null
+        where (entry.ordinal in (select unnest(sunk))) is true and entry.outcome is null and entry.detail is not null
     ) then
         -- The job in whose place it was to come has been cancelled for it: nothing of the call is kept.
         raise exception 'pgbroker: an entry that replaces a job depends on an entry that is refused'
@@ -439,7 +439,7 @@ begin
     end if;
     delete from pgbroker.idempotency as held
     using unnest(entries) as entry
-    where entry.ordinal in (select unnest(sunk))
+    where (entry.ordinal in (select unnest(sunk))) is true
       and entry.outcome is null
       and held.tenant_id = tenant
       and held.job_type_id = entry.job_type_id
@@ -447,7 +447,7 @@ begin
       and held.job_id = entry.id;
     return array(
         select case
-            when entry.outcome is null and entry.ordinal in (select unnest(sunk)) then pgbroker.enqueue_with_outcome_1(
+            when entry.outcome is null and (entry.ordinal in (select unnest(sunk))) is true then pgbroker.enqueue_with_outcome_1(
                 entry, 'prerequisite_refused', 'an entry of this call, which it depends on, was refused'
             )
             else entry
@@ -478,13 +478,13 @@ begin
         edge.level
     from unnest(edges) as edge
     where edge.within is null
-      and ids[edge.ordinal] in (select unnest(made))
+      and (ids[edge.ordinal] in (select unnest(made))) is true
     on conflict do nothing;
     insert into pgbroker.deferred_reference (dependent_id, tenant_id, group_name, job_name, on_failure, deadline_at)
     select ids[edge.ordinal], tenant, edge.group_name, edge.job_name, edge.on_failure, statement_timestamp() + edge.within
     from unnest(edges) as edge
     where edge.within is not null
-      and ids[edge.ordinal] in (select unnest(made))
+      and (ids[edge.ordinal] in (select unnest(made))) is true
     on conflict do nothing;
     -- What a group waits for, each of its members waits for.
     insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
@@ -494,7 +494,7 @@ begin
     where entry.outcome is null
       and entry.run_group_id is not null
       and edge.satisfied_at is null
-      and entry.id in (select unnest(made))
+      and (entry.id in (select unnest(made))) is true
     on conflict do nothing;
 
     for joined in
@@ -523,7 +523,7 @@ begin
         where prerequisite.outcome > 0
     );
     if over <> '{}' then
-        perform pgbroker.resolve_1(over, 1000000, interval '0');
+        perform pgbroker.resolve_1(over, 1000000, interval '0', ids, true);
     end if;
 end
 $function$;

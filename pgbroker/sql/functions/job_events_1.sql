@@ -28,7 +28,13 @@ begin
         from changed
         where status >= 10
           and exists (
-              select from pgbroker.job_dependency as edge where edge.prerequisite_id = changed.id and edge.satisfied_at is null
+              select
+              from pgbroker.job_dependency as edge
+              where edge.prerequisite_id = changed.id
+                and edge.satisfied_at is null
+                and (edge.outcome < changed.status or edge.outcome > changed.status)
+              -- Keeps it a look-up for each: as a join it may read all the edges there are, time and again.
+              offset 0
           )
         union all
         select distinct run_group_id

@@ -63,7 +63,7 @@ begin
       and edge.outcome <> prerequisite.outcome
       and not exists (select from pgbroker.unresolved where unresolved.prerequisite_id = edge.prerequisite_id);
     if stale is not null then
-        perform pgbroker.resolve_1(stale, most, interval '0');
+        perform pgbroker.resolve_1(stale, most, interval '0', null, false);
         repaired := repaired || stuck;
     end if;
 
@@ -87,7 +87,7 @@ begin
         for no key update skip locked
     );
     if stuck <> '{}' then
-        perform pgbroker.decide_1(stuck);
+        perform pgbroker.decide_1(stuck, null, null);
         repaired := repaired || stuck;
     end if;
     stuck := array(
@@ -101,7 +101,7 @@ begin
     if stuck <> '{}' then
         stuck := pgbroker.finish_groups_1(stuck, interval '0');
         if stuck <> '{}' then
-            perform pgbroker.resolve_1(stuck, most, interval '0');
+            perform pgbroker.resolve_1(stuck, most, interval '0', null, true);
             repaired := repaired || stuck;
         end if;
     end if;
@@ -194,8 +194,10 @@ begin
                         1
                     )
                     on conflict do nothing;
-                    perform pgbroker.resolve_over_1(array[coalesce(deferred.job_id, deferred.group_id)]);
-                    perform pgbroker.decide_1(array[deferred.dependent_id]);
+                    perform pgbroker.resolve_over_1(
+                        array[coalesce(deferred.job_id, deferred.group_id)], array[deferred.dependent_id]
+                    );
+                    perform pgbroker.decide_1(array[deferred.dependent_id], null, null);
                 else
                     perform pgbroker.expire_reference_1(
                         deferred.dependent_id,
@@ -223,7 +225,7 @@ create function pgbroker.expire_reference_1(dependent uuid, policy smallint, why
 language plpgsql volatile as $function$
 begin
     if policy = 2 /* ignore */ then
-        perform pgbroker.decide_1(array[dependent]);
+        perform pgbroker.decide_1(array[dependent], null, null);
         return;
     end if;
     with ended as (
@@ -267,7 +269,7 @@ begin
     where edge.dependent_id = any (blocked)
       and edge.satisfied_at is null
       and edge.outcome > 0;
-    perform pgbroker.decide_1(blocked);
+    perform pgbroker.decide_1(blocked, null, null);
     return query
         select job.id, case when job.id = any (blocked) then 'unblocked' else 'unchanged' end, job.status
         from pgbroker.job
@@ -305,7 +307,7 @@ begin
     select done.cancelled, done.requested into cancelled, requested from pgbroker.cancel_members_1(members, reason, by) as done;
     is_left := cardinality(members) = most;
     if members = '{}' then
-        perform pgbroker.resolve_1(array[group_id], 500, interval '0');
+        perform pgbroker.resolve_1(array[group_id], 500, interval '0', null, true);
     end if;
     state := (select run_group.state from pgbroker.run_group where run_group.id = group_id);
     return next;

@@ -8,89 +8,129 @@
 
 -- Resolve the dependents of jobs and groups, at most so many; returns how many edges were looked at. What is left over
 -- is noted in pgbroker.unresolved, to be looked at again not before *later*.
-create function pgbroker.resolve_1(prerequisites uuid[], most int, later interval) returns int
+--
+-- *chosen* are the dependents to look at, null for all. *held* says that what the prerequisites are cannot change before
+-- this transaction ends: it has ended them itself, or locked them, or looks only at its own edges, which others see
+-- when it has looked again. Otherwise they are locked here, and one that somebody is just ending is left to a pass.
+--
+-- "in ... is true" keeps a look-up in an array a hashed one, where the join that the planner makes of it is quadratic.
+create function pgbroker.resolve_1(prerequisites uuid[], most int, later interval, chosen uuid[], held boolean) returns int
 language plpgsql volatile as $function$
 declare
     before constant text := coalesce(current_setting('pgbroker.resolving', true), '');
+    mine uuid[] := prerequisites;
     dependents uuid[];
     ended uuid[];
+    outcomes smallint[];
+    lower uuid[];
+    above uuid[];
+    roots uuid[];
     locked uuid[];
-    noted bigint;
+    noted bigint := 0;
+    left_over bigint := 0;
+    is_short boolean := false;
 begin
     perform set_config('pgbroker.resolving', 'on', true);
-    perform pgbroker.finish_groups_1(prerequisites, later);
+    if not held then
+        mine := array(
+            select job.id from pgbroker.job where job.id = any (prerequisites) order by job.id for share skip locked
+        ) || array(
+            select run_group.id from pgbroker.run_group where run_group.id = any (prerequisites) order by run_group.id for share skip locked
+        );
+    end if;
+    perform pgbroker.finish_groups_1(mine, later);
 
     -- An edge that says of its prerequisite what is no longer so.
-    select array_agg(stale.dependent_id), array_agg(stale.prerequisite_id)
-    into dependents, ended
+    select array_agg(stale.dependent_id), array_agg(stale.prerequisite_id), array_agg(stale.outcome)
+    into dependents, ended, outcomes
     from (
-        select edge.dependent_id, edge.prerequisite_id
-        from pgbroker.prerequisites_1(prerequisites) as prerequisite
+        select edge.dependent_id, edge.prerequisite_id, prerequisite.outcome
+        from pgbroker.prerequisites_1(mine) as prerequisite
         cross join lateral (
             select *
             from pgbroker.job_dependency as edge
             where edge.prerequisite_id = prerequisite.id
               and edge.satisfied_at is null
-              and edge.outcome <> prerequisite.outcome
+              and (edge.outcome < prerequisite.outcome or edge.outcome > prerequisite.outcome)
+              and (chosen is null or (edge.dependent_id in (select unnest(chosen))) is true)
             limit most
         ) as edge
         limit most
     ) as stale;
-    if dependents is null then
-        perform set_config('pgbroker.resolving', before, true);
-        return 0;
+
+    if dependents is not null then
+        -- What falls with them, level after level: one statement for all of it, not one for each.
+        select array_agg(falling.dependent_id), array_agg(falling.prerequisite_id), array_agg(falling.root_id)
+        into lower, above, roots
+        from pgbroker.falling_1(dependents, ended, outcomes, most - cardinality(dependents)) as falling;
+        -- The dependents first, their edges in a later statement: this one's snapshot may miss what another has just
+        -- committed, and two prerequisites that end together must not each see the other as unfinished.
+        locked := array(
+            select job.id
+            from pgbroker.job
+            where job.id = any (dependents || lower)
+            order by job.id
+            for no key update skip locked
+        ) || array(
+            select run_group.id
+            from pgbroker.run_group
+            where run_group.id = any (dependents)
+            order by run_group.id
+            for no key update skip locked
+        );
+        is_short := cardinality(locked) < (select count(distinct id) from unnest(dependents || lower) as id);
+        if is_short then
+            -- What hangs on one that somebody holds must wait for it; the others come to it level by level.
+            lower := null;
+        end if;
+        update pgbroker.job_dependency as edge
+        set outcome = stale.outcome,
+            satisfied_at = case
+                when stale.outcome = 10 /* completed */ or stale.outcome > 0 and edge.on_failure = 2 /* ignore */
+                    then statement_timestamp()
+            end
+        from (
+            select * from unnest(dependents, ended, outcomes) as first (dependent_id, prerequisite_id, outcome)
+            union all
+            select fallen.dependent_id, fallen.prerequisite_id, 13 /* cancelled */
+            from unnest(lower, above) as fallen (dependent_id, prerequisite_id)
+        ) as stale
+        where edge.dependent_id = any (array[stale.dependent_id])
+          and edge.prerequisite_id = any (array[stale.prerequisite_id])
+          and (stale.dependent_id in (select unnest(locked))) is true
+          and edge.satisfied_at is null;
+        perform pgbroker.decide_1(locked, lower, roots);
+        -- A group whose own prerequisites are met may be over; it has no members that would say so.
+        insert into pgbroker.unresolved (prerequisite_id, tenant_id)
+        select prerequisite.id, prerequisite.tenant_id
+        from pgbroker.prerequisites_1(pgbroker.finish_groups_1(locked, later)) as prerequisite;
+        get diagnostics noted = row_count;
     end if;
 
-    -- The dependents first, their edges in a later statement: this one's snapshot may miss what another has just
-    -- committed, and two prerequisites that end together must not each see the other as unfinished.
-    locked := array(
-        select job.id
-        from pgbroker.job
-        where job.id = any (array(select distinct id from unnest(dependents) as id))
-        order by job.id
-        for no key update skip locked
-    ) || array(
-        select run_group.id
-        from pgbroker.run_group
-        where run_group.id = any (array(select distinct id from unnest(dependents) as id))
-        order by run_group.id
-        for no key update skip locked
-    );
-    update pgbroker.job_dependency as edge
-    set outcome = prerequisite.outcome,
-        satisfied_at = case
-            when prerequisite.outcome = 10 /* completed */ or prerequisite.outcome > 0 and edge.on_failure = 2 /* ignore */
-                then statement_timestamp()
-        end
-    from unnest(dependents, ended) as stale (dependent_id, prerequisite_id)
-    cross join lateral pgbroker.prerequisites_1(array[stale.prerequisite_id]) as prerequisite
-    where edge.dependent_id = stale.dependent_id
-      and edge.prerequisite_id = stale.prerequisite_id
-      and edge.dependent_id in (select unnest(locked))
-      and edge.satisfied_at is null
-      and edge.outcome <> prerequisite.outcome;
-    perform pgbroker.decide_1(locked);
-    -- A group whose own prerequisites are met may be over; it has no members that would say so.
-    insert into pgbroker.unresolved (prerequisite_id, tenant_id)
-    select prerequisite.id, prerequisite.tenant_id
-    from pgbroker.prerequisites_1(pgbroker.finish_groups_1(locked, later)) as prerequisite;
-    get diagnostics noted = row_count;
-
-    insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
-    select prerequisite.id, prerequisite.tenant_id, statement_timestamp() + later
-    from pgbroker.prerequisites_1(prerequisites) as prerequisite
-    where exists (
+    if cardinality(mine) < cardinality(prerequisites) or cardinality(dependents) >= most or is_short then
+        insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
         select
-        from pgbroker.job_dependency as edge
-        where edge.prerequisite_id = prerequisite.id
-          and edge.satisfied_at is null
-          and edge.outcome <> prerequisite.outcome
-    );
-    if (found or noted > 0) and before <> 'on' then
+            prerequisite.id,
+            prerequisite.tenant_id,
+            -- What is only too much for one time goes on at once; what somebody holds, later.
+            statement_timestamp() + case when cardinality(dependents) >= most then interval '0' else later end
+        from pgbroker.prerequisites_1(prerequisites) as prerequisite
+        where (prerequisite.id in (select unnest(mine))) is not true
+           or exists (
+               select
+               from pgbroker.job_dependency as edge
+               where edge.prerequisite_id = prerequisite.id
+                 and edge.satisfied_at is null
+                 and (edge.outcome < prerequisite.outcome or edge.outcome > prerequisite.outcome)
+               offset 0
+           );
+        get diagnostics left_over = row_count;
+    end if;
+    if noted + left_over > 0 and before <> 'on' then
         perform pg_notify('pgbroker', '*resolve');
     end if;
     perform set_config('pgbroker.resolving', before, true);
-    return cardinality(dependents);
+    return coalesce(cardinality(dependents), 0);
 end
 $function$;
 
@@ -107,9 +147,54 @@ language sql stable rows 10 as $function$
     join pgbroker.run_group on run_group.id = any (array[each.id])
 $function$;
 
+-- List the edges by which others fall with these dependents: those to whom a prerequisite that ended badly does the same
+-- as to their prerequisite, cancel, and so on. root_id is the prerequisite at the head. Of edges that are satisfied, or
+-- of a group, nothing falls. Each edge once, at most so many.
+create function pgbroker.falling_1(dependents uuid[], prerequisites uuid[], outcomes smallint[], most int)
+returns table (dependent_id uuid, prerequisite_id uuid, root_id uuid)
+language plpgsql stable as $function$
+begin
+    if most <= 0 or not exists (select from unnest(outcomes) as outcome where outcome > 10) then
+        return;
+    end if;
+    return query
+        with recursive falling (dependent_id, prerequisite_id, root_id) as (
+            select edge.dependent_id, null::uuid, first.prerequisite_id
+            from unnest(dependents, prerequisites, outcomes) as first (dependent_id, prerequisite_id, outcome)
+            join pgbroker.job_dependency as edge
+                on edge.dependent_id = any (array[first.dependent_id])
+                and edge.prerequisite_id = any (array[first.prerequisite_id])
+            join pgbroker.job on job.id = any (array[first.dependent_id])
+            where first.outcome > 10
+              and edge.on_failure = 0 /* cancel */
+              and job.status in (1 /* waiting */, 5 /* blocked */)
+            union
+            select edge.dependent_id, edge.prerequisite_id, falling.root_id
+            from falling
+            cross join lateral (
+                select next.dependent_id, next.prerequisite_id
+                from pgbroker.job_dependency as next
+                where next.prerequisite_id = falling.dependent_id
+                  and next.satisfied_at is null
+                  and next.outcome = 0
+                  and next.kind = 0
+                  and next.on_failure = 0 /* cancel */
+                offset 0
+            ) as edge
+            join pgbroker.job on job.id = any (array[edge.dependent_id])
+            where job.status in (1 /* waiting */, 5 /* blocked */)
+        )
+        select falling.dependent_id, falling.prerequisite_id, falling.root_id
+        from falling
+        where falling.prerequisite_id is not null
+        limit most;
+end
+$function$;
+
 -- Put jobs, whose rows the caller has locked, where their edges say they belong: an edge that ended badly cancels or
 -- blocks, an open one keeps waiting, none sets free. Only what waits, is blocked, or was cancelled because of an edge.
-create function pgbroker.decide_1(dependents uuid[]) returns void
+-- *roots* are the prerequisites at the head of those that *fallen* fell with.
+create function pgbroker.decide_1(dependents uuid[], fallen uuid[], roots uuid[]) returns void
 language plpgsql volatile as $function$
 declare
     freed smallint[];
@@ -120,17 +205,31 @@ begin
             job.id,
             job.status,
             job.tenant_id,
-            row_number() over (order by job.id) as place,
+            given.place,
             case
                 when bad.on_failure = 0 /* cancel */ then 13 /* cancelled */
                 when bad.on_failure = 1 /* block */ then 5 /* blocked */
-                when pgbroker.is_held_1(job.id) then 1 /* waiting */
+                when exists (
+                    select from pgbroker.job_dependency as edge where edge.dependent_id = job.id and edge.satisfied_at is null offset 0
+                ) or exists (
+                    select from pgbroker.deferred_reference as deferred where deferred.dependent_id = job.id offset 0
+                ) then 1 /* waiting */
                 when job.available_at > statement_timestamp() then 0 /* scheduled */
                 else 2 /* ready */
             end as target,
             bad.prerequisite_id,
-            bad.outcome
-        from pgbroker.job
+            bad.outcome,
+            coalesce(given.root_id, bad.prerequisite_id) as root_id
+        from (
+            select each.id, (array_agg(each.root_id) filter (where each.root_id is not null))[1] as root_id, row_number() over (order by each.id) as place
+            from (
+                select id, null::uuid as root_id from unnest(dependents) as id
+                union all
+                select * from unnest(fallen, roots) as fell (id, root_id)
+            ) as each
+            group by each.id
+        ) as given
+        join pgbroker.job on job.id = any (array[given.id])
         left join lateral (
             select edge.on_failure, edge.prerequisite_id, edge.outcome
             from pgbroker.job_dependency as edge
@@ -140,11 +239,8 @@ begin
             order by edge.on_failure, edge.prerequisite_id
             limit 1
         ) as bad on true
-        where job.id = any (dependents)
-          and (
-              job.status in (1 /* waiting */, 5 /* blocked */)
-              or job.status = 13 /* cancelled */ and pgbroker.comes_back_1(job.id)
-          )
+        where job.status in (1 /* waiting */, 5 /* blocked */)
+           or job.status = 13 /* cancelled */ and pgbroker.comes_back_1(job.id)
     ),
     moved as (
         update pgbroker.job
@@ -157,7 +253,16 @@ begin
         from judged
         where job.id = any (array[judged.id])
           and judged.target <> judged.status
-        returning job.id, job.tenant_id, job.status, job.queue_id, judged.status as former, judged.prerequisite_id, judged.outcome
+        returning job.id, job.tenant_id, job.status, job.queue_id, judged.status as former, judged.prerequisite_id, judged.outcome, judged.root_id
+    ),
+    why as materialized (
+        select bad.root_id, said.reason, said.cause_id
+        from (
+            select distinct moved.root_id
+            from moved
+            where moved.status in (5 /* blocked */, 13 /* cancelled */)
+        ) as bad
+        cross join lateral pgbroker.why_failed_1(bad.root_id) as said
     ),
     explained as (
         insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason, cause_id)
@@ -165,10 +270,13 @@ begin
             moved.id,
             moved.tenant_id,
             'prerequisite_failed',
-            coalesce(why.reason, 'a prerequisite ended badly'),
+            case
+                when moved.prerequisite_id = moved.root_id then why.reason
+                else format('its prerequisite %s was cancelled because of job %s', moved.prerequisite_id, why.cause_id)
+            end,
             why.cause_id
         from moved
-        cross join lateral pgbroker.why_failed_1(moved.prerequisite_id, moved.outcome) as why
+        join why on why.root_id = moved.root_id
         where moved.status in (5 /* blocked */, 13 /* cancelled */)
         order by moved.id
         on conflict (job_id) do update
@@ -181,7 +289,7 @@ begin
     forgotten as (
         delete from pgbroker.job_state
         using moved
-        where job_state.job_id = moved.id
+        where job_state.job_id = any (array[moved.id])
           and moved.former in (5 /* blocked */, 13 /* cancelled */)
           and moved.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */)
     )
@@ -194,9 +302,11 @@ begin
     if returned is not null then
         perform pgbroker.take_keys_back_1(returned);
     end if;
-    perform pg_notify('pgbroker', queue.name)
-    from pgbroker.queue
-    where queue.id = any (freed);
+    if freed is not null then
+        perform pg_notify('pgbroker', queue.name)
+        from pgbroker.queue
+        where queue.id = any (freed);
+    end if;
 end
 $function$;
 
@@ -256,22 +366,17 @@ language sql volatile as $function$
       and held.job_id <> job.id
 $function$;
 
--- Say in words what a prerequisite did to its dependents, and which job was the first to go wrong. Of a group: its
--- member that failed first.
-create function pgbroker.why_failed_1(prerequisite uuid, ended smallint)
+-- Say in words how a prerequisite ended badly, and which job was the first to go wrong. Of a group: its member that
+-- failed first.
+create function pgbroker.why_failed_1(prerequisite uuid)
 returns table (reason text, cause_id uuid)
 language plpgsql stable as $function$
 declare
-    word constant text := case ended
-        when 11 /* failed */ then 'failed'
-        when 12 /* dead_letter */ then 'is a dead letter'
-        else 'was cancelled'
-    end;
     in_group text;
     culprit uuid := prerequisite;
-    root uuid;
+    ended smallint;
 begin
-    select run_group.name into in_group from pgbroker.run_group where run_group.id = prerequisite;
+    select run_group.name, run_group.state into in_group, ended from pgbroker.run_group where run_group.id = prerequisite;
     if in_group is not null then
         select job.id into culprit
         from pgbroker.job
@@ -279,16 +384,23 @@ begin
           and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
         order by job.status = 13 /* cancelled */, job.finished_at, job.id
         limit 1;
+    else
+        select job.status into ended from pgbroker.job where job.id = prerequisite;
     end if;
-    select state.cause_id into root
-    from pgbroker.job_state as state
-    where state.job_id = culprit and state.reason_code = 'prerequisite_failed';
-    root := coalesce(root, culprit);
-    reason := case
-        when in_group is not null then format('its prerequisite, run group %s, %s', in_group, word)
-        else format('its prerequisite %s %s', prerequisite, word)
-    end || case when root is distinct from prerequisite and root is not null then format(' because of job %s', root) else '' end;
-    cause_id := root;
+    select coalesce(state.cause_id, culprit) into cause_id
+    from (select) as one
+    left join pgbroker.job_state as state on state.job_id = culprit and state.reason_code = 'prerequisite_failed';
+    reason := format(
+        'its prerequisite%s %s%s',
+        case when in_group is not null then format(', run group %s,', in_group) else ' ' || prerequisite end,
+        case ended
+            when 11 /* failed */ then 'failed'
+            when 12 /* dead_letter */ then 'is a dead letter'
+            when 13 /* cancelled */ then 'was cancelled'
+            else 'is gone'
+        end,
+        case when cause_id is distinct from prerequisite and cause_id is not null then format(' because of job %s', cause_id) end
+    );
     return next;
 end
 $function$;
@@ -422,8 +534,16 @@ $function$;
 -- Look at what was left to a pass, level after level, until so many edges have been looked at; returns how many were.
 -- Two passes at once share the rows: each takes those that the other has not locked. *skip* leaves the first ones
 -- alone: a pass with them has failed.
+-- Plans that stay: planned anew for each level, a cascade would do little else. By indexes alone, whatever the statistics.
 create function pgbroker.resolve_pass_1(most int, skip int) returns int
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_bitmapscan = off
+    set jit = off
+as $function$
 declare
     taken uuid[];
     seen int := 0;
@@ -445,7 +565,7 @@ begin
         )
         select array_agg(distinct prerequisite_id) into taken from gone;
         exit when taken is null;
-        seen := seen + 1 + pgbroker.resolve_1(taken, most - seen, interval '200 milliseconds');
+        seen := seen + 1 + pgbroker.resolve_1(taken, most - seen, interval '200 milliseconds', null, false);
     end loop;
     perform set_config('pgbroker.resolving', '', true);
     return seen;

@@ -98,7 +98,7 @@ begin
         update pgbroker.run_group
         set level = (select max(edge.level) from unnest(edges) as edge)
         where id = group_id;
-        perform pgbroker.resolve_over_1(array(select edge.prerequisite_id from unnest(edges) as edge));
+        perform pgbroker.resolve_over_1(array(select edge.prerequisite_id from unnest(edges) as edge), array[group_id]);
     end if;
     return group_id;
 end
@@ -122,8 +122,9 @@ begin
 end
 $function$;
 
--- Let edges to what is over already say so at once.
-create function pgbroker.resolve_over_1(prerequisites uuid[]) returns void
+-- Let new edges, of these dependents, to what is over already say so at once. They are looked at once more when the
+-- transaction commits.
+create function pgbroker.resolve_over_1(prerequisites uuid[], dependents uuid[]) returns void
 language plpgsql volatile as $function$
 declare
     over constant uuid[] := array(
@@ -131,7 +132,7 @@ declare
     );
 begin
     if over <> '{}' then
-        perform pgbroker.resolve_1(over, 1000000, interval '0');
+        perform pgbroker.resolve_1(over, 1000000, interval '0', dependents, true);
     end if;
 end
 $function$;
@@ -157,7 +158,7 @@ begin
     where run_group.id = group_id
       and run_group.state = 0 /* open */;
     if found then
-        perform pgbroker.resolve_1(array[group_id], 500, interval '0');
+        perform pgbroker.resolve_1(array[group_id], 500, interval '0', null, true);
     end if;
     return (select run_group.state from pgbroker.run_group where run_group.id = group_id);
 end
@@ -233,7 +234,9 @@ begin
     from unnest(edges) as edge
     where edge.within is null;
     get diagnostics added = row_count;
-    perform pgbroker.resolve_over_1(array(select edge.prerequisite_id from unnest(edges) as edge where edge.within is null));
+    perform pgbroker.resolve_over_1(
+        array(select edge.prerequisite_id from unnest(edges) as edge where edge.within is null), array[dependent.id]
+    );
     return added + deferred;
 end
 $function$;
