@@ -4,7 +4,7 @@ import time
 from datetime import date
 from functools import cache
 
-from pgbroker import JobContext, job
+from pgbroker import Discard, JobContext, job
 from testproject.bench import claim_clock, ran
 from testproject.bench.models import Item
 
@@ -23,6 +23,17 @@ async def noop_async(number: int, month: date, note: str) -> None:
 def noop_sync(number: int, month: date, note: str) -> None:
     """Do nothing, in a thread."""
     ran.note(number)
+
+
+@job(name="bench.give_up", queue_name=QUEUE)
+async def give_up(number: int, month: date, note: str) -> None:
+    """Fail for good."""
+    raise Discard("it cannot be")
+
+
+@job(name="bench.beside", queue_name="beside")
+async def beside(number: int, month: date, note: str) -> None:
+    """Do nothing, in another queue."""
 
 
 @job(name="bench.stamp", queue_name=QUEUE)

@@ -26,11 +26,12 @@ def _insert(number: int) -> None:
         cursor.execute(_INSERT, [number])
 
 
-def _enqueue(number: int) -> None:
+def enqueue(number: int) -> None:
+    """Enqueue the job that notes when it began."""
     jobs.stamp.enqueue(number, stage.DAY, note=stage.NOTE)
 
 
-def _waits(
+def waits(
     make: Callable[[int], None], stamps: jobs.ran.Stamps, numbers: range, running: list[Child]
 ) -> list[float]:
     """Make one job after another, at uneven times so that nothing is in step with them; returns the waits in ms."""
@@ -53,25 +54,25 @@ def _pickup(scale: Scale) -> dict[str, Any]:
     ours = jobs.ran.Stamps.make(directory / "ours", total)
     bare = jobs.ran.Stamps.make(directory / "bare", total)
     listener = Child("testproject.bench.listener", BENCH_STAMPS=str(bare.path))
-    waits: dict[str, list[list[float]]] = {"raw": [], "pgbroker": []}
+    measured: dict[str, list[list[float]]] = {"raw": [], "pgbroker": []}
     try:
         wait_until(lambda: "listening" in listener.said(), [listener])
         with workers(1, "--concurrency=8", BENCH_STAMPS=str(ours.path)) as running:
             running.append(listener)
-            contestants = {"raw": (_insert, bare), "pgbroker": (_enqueue, ours)}
+            contestants = {"raw": (_insert, bare), "pgbroker": (enqueue, ours)}
             for make, stamps in contestants.values():
-                _waits(make, stamps, range(WARM), running)
+                waits(make, stamps, range(WARM), running)
             for number in range(rounds):
                 numbers = range(WARM + number * count, WARM + (number + 1) * count)
                 for name, (make, stamps) in contestants.items():
                     tell(f"round {number + 1} of {rounds}: {name}")
-                    waits[name].append(_waits(make, stamps, numbers, running))
+                    measured[name].append(waits(make, stamps, numbers, running))
             running.remove(listener)
     finally:
         listener.kill()
     stage.prove_completed(total)
     middle, slowest = (
-        {name: [percentile(each, share) for each in rounds_] for name, rounds_ in waits.items()}
+        {name: [percentile(each, share) for each in rounds_] for name, rounds_ in measured.items()}
         for share in (0.5, 0.99)
     )
     what = "a bare INSERT with NOTIFY, and an UPDATE of one row by who listens"

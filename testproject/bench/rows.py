@@ -19,6 +19,8 @@ FAMILIES = (
     "memory",
     "soak",
     "idle",
+    "waiting",
+    "plain_cost",
 )
 
 

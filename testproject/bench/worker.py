@@ -65,12 +65,14 @@ class Child:
         self.log.close()
 
 
-def start_worker(*flags: str, settings: Mapping[str, Any] | None = None, **environment: str) -> Child:
+def start_worker(
+    *flags: str, settings: Mapping[str, Any] | None = None, queues: str = QUEUE, **environment: str
+) -> Child:
     """Start one `broker_worker`; *settings* are keys of PGBROKER. It ends with this process, however that ends."""
     return Child(
         "testproject.demo.child",
         "broker_worker",
-        f"--queues={QUEUE}",
+        f"--queues={queues}",
         *flags,
         BENCH_PGBROKER=json.dumps(settings or {}),
         **environment,
