@@ -98,7 +98,8 @@ begin
         where edge.dependent_id = any (array[stale.dependent_id])
           and edge.prerequisite_id = any (array[stale.prerequisite_id])
           and (stale.dependent_id in (select unnest(locked))) is true
-          and edge.satisfied_at is null;
+          -- As a value, so that only the primary key is a way in: by the prerequisite each would read all its edges.
+          and (edge.satisfied_at is null) is true;
         perform pgbroker.decide_1(locked, lower, roots);
         -- A group whose own prerequisites are met may be over; it has no members that would say so.
         insert into pgbroker.unresolved (prerequisite_id, tenant_id)
