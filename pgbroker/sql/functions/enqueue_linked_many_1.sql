@@ -27,7 +27,9 @@ create function pgbroker.enqueue_linked_many_1(
     edge_ids uuid[],
     policy text
 ) returns timestamptz
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     made constant timestamptz := statement_timestamp();

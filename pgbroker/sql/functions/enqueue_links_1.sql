@@ -1,6 +1,8 @@
 -- What entries say of run groups and prerequisites: names become ids, what cannot be is refused, levels are counted.
 --
 -- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
+--
+-- Sequential scans are off: whoever calls has his own settings, and a plan that was made when the tables were small stays.
 
 -- An edge to be: the entry that waits, and what for: an id, or an entry of the same call (then on_ordinal), or a name
 -- that need not exist yet (then within). refusal and detail say why it cannot be made.
@@ -21,7 +23,9 @@ create type pgbroker.edge_1 as (
 -- Read the references of entries, whose groups are known, into edges. An id or a name of another tenant is not found,
 -- in the same words as one that does not exist.
 create function pgbroker.references_1(entries pgbroker.enqueue_entry_1[]) returns pgbroker.edge_1[]
-language plpgsql stable as $function$
+language plpgsql stable
+    set enable_seqscan = off
+as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     -- Look-ups in an object: a join of two arrays is quadratic.
@@ -169,20 +173,29 @@ begin
                     offset 0
                 ) as whole_group on true
                 left join lateral (
+                    select case
+                        when each.bare then entry.run_group_id
+                        else (
+                            select run_group.id
+                            from pgbroker.run_group
+                            where run_group.tenant_id = tenant and run_group.name = each.reference ->> 'group'
+                        )
+                    end as group_id,
+                    case when each.bare then each.reference #>> '{}' else each.reference ->> 'job' end as name
+                    offset 0
+                ) as named on true
+                left join lateral (
                     select job.id
                     from pgbroker.job
+                    -- From and to, and in order: then no index will do but the one of names, whatever the statistics.
                     where inside.ordinal is null
                       and each.job_id is null
-                      and job.run_group_id = case
-                          when each.bare then entry.run_group_id
-                          else (
-                              select run_group.id
-                              from pgbroker.run_group
-                              where run_group.tenant_id = tenant and run_group.name = each.reference ->> 'group'
-                          )
-                      end
-                      and job.name = case when each.bare then each.reference #>> '{}' else each.reference ->> 'job' end
-                    offset 0
+                      and job.run_group_id >= named.group_id
+                      and job.run_group_id <= named.group_id
+                      and job.name >= named.name
+                      and job.name <= named.name
+                    order by job.run_group_id, job.name
+                    limit 1
                 ) as member on true
                 cross join lateral (
                     select coalesce(inside.ordinal::text, outside.id::text, whole_group.id::text, member.id::text) is null as so
@@ -202,7 +215,9 @@ $function$;
 -- A key-share lock holds each group open until the caller commits: whoever seals it waits. It keeps nobody from
 -- settling its members.
 create function pgbroker.enqueue_links_1(inout entries pgbroker.enqueue_entry_1[], out edges pgbroker.edge_1[])
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     known jsonb;
@@ -462,7 +477,9 @@ $function$;
 create function pgbroker.enqueue_edges_1(
     entries pgbroker.enqueue_entry_1[], edges pgbroker.edge_1[], ids uuid[], made uuid[]
 ) returns void
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     over uuid[];
@@ -531,7 +548,9 @@ $function$;
 -- Refuse what closes a cycle: one of *nodes*, which others may wait for, waits, by way of *prerequisites*, for itself.
 -- Nothing is walked where nobody waits for them.
 create function pgbroker.refuse_cycle_1(nodes uuid[], prerequisites uuid[]) returns void
-language plpgsql stable as $function$
+language plpgsql stable
+    set enable_seqscan = off
+as $function$
 declare
     targets uuid[];
     met uuid;

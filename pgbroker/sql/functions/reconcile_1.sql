@@ -6,7 +6,9 @@
 -- repair those that do not stand where their edges say. Returns the last id of the page, null at the end, and the jobs and groups that were
 -- repaired. What a pass is about to do is none.
 create function pgbroker.reconcile_1(after uuid, most int, skip int, out last uuid, out repaired uuid[])
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     page uuid[];
     stale uuid[];
@@ -128,7 +130,9 @@ $function$;
 -- they name had failed. From the id *after* on, but for the first *skip*; returns the last id of the page, null at the end, and how many it dealt
 -- with. Each in its tenant; where somebody is just adding to that tenant's graph, later.
 create function pgbroker.resolve_deferred_1(after bigint, most int, skip int, out last bigint, out settled int)
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     tenant_before constant text := coalesce(current_setting('pgbroker.tenant_id', true), '');
     scope_before constant text := coalesce(current_setting('pgbroker.scope', true), '');
@@ -252,7 +256,9 @@ $function$;
 -- how those ended. Returns the jobs that exist and what became of each: unblocked (its new status), or unchanged.
 create function pgbroker.unblock_1(job_ids uuid[])
 returns table (job_id uuid, outcome text, status smallint)
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     blocked uuid[];
 begin
@@ -282,7 +288,9 @@ $function$;
 -- members are left; no row where there is no such group.
 create function pgbroker.cancel_group_1(group_id uuid, reason text, by text, most int)
 returns table (state smallint, cancelled int, requested int, is_left boolean)
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     members uuid[];
 begin

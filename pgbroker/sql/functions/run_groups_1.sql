@@ -10,7 +10,9 @@
 -- A refusal is an error with errcode PB001 whose hint is pgbroker's error code: group_exists, dependency_not_found and
 -- the others of an entry.
 create function pgbroker.open_group_1(name text, options jsonb default '{}') returns uuid
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     group_id constant uuid := pgbroker.uuid7_1();
@@ -140,7 +142,9 @@ $function$;
 -- Seal a group: nothing is added any more, and it ends when its last member has. Waits for transactions that are just
 -- adding to it. Returns the group's state, which for an empty group is an end already; null where there is no group.
 create function pgbroker.seal_group_1(group_id uuid) returns smallint
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 begin
     perform from pgbroker.run_group where run_group.id = group_id for update;
     update pgbroker.run_group
@@ -167,7 +171,9 @@ $function$;
 -- Make a job that exists wait for more. It may be scheduled, ready, waiting or blocked; one that runs or is over is too
 -- late. Returns how many edges are new. A refusal is an error, as open_group_1's.
 create function pgbroker.add_dependencies_1(job_id uuid, depends_on jsonb, on_failure text default 'cancel') returns int
-language plpgsql volatile as $function$
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     dependent record;
