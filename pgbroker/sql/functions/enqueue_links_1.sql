@@ -98,7 +98,7 @@ begin
                             (
                                 select edge.level
                                 from pgbroker.job_dependency as edge
-                                where edge.dependent_id = coalesce(outside.id, member.id)
+                                where edge.dependent_id = existing.id
                                 limit 1
                             ),
                             0
@@ -197,6 +197,8 @@ begin
                     order by job.run_group_id, job.name
                     limit 1
                 ) as member on true
+                -- A column: under a policy "coalesce" is no way into an index, since it might tell of rows it hides.
+                cross join lateral (select coalesce(outside.id, member.id) as id offset 0) as existing
                 cross join lateral (
                     select coalesce(inside.ordinal::text, outside.id::text, whole_group.id::text, member.id::text) is null as so
                 ) as missing
