@@ -78,6 +78,7 @@ begin
             order by run_group.id
             for no key update skip locked
         );
+        locked := array(select id from unnest(locked) as id except select * from unnest(pgbroker.keys_in_use_1(locked)) as id);
         is_short := cardinality(locked) < (select count(distinct id) from unnest(dependents || lower) as id);
         if is_short then
             -- What hangs on one that somebody holds must wait for it; the others come to it level by level.
@@ -341,6 +342,44 @@ begin
           and pgbroker.holds_key_1(
               held.scope, held.expires_at, (select holder.status from pgbroker.job as holder where holder.id = held.job_id)
           )
+    );
+end
+$function$;
+
+-- Lock the idempotency keys of those jobs that may come back, and say whose key somebody else has just got hold of: a
+-- caller who takes it over in a transaction that may be open for long. Only its end tells whether the job comes back.
+create function pgbroker.keys_in_use_1(jobs uuid[]) returns uuid[]
+language plpgsql volatile as $function$
+declare
+    had uuid[];
+begin
+    if not exists (select from pgbroker.job where job.id = any (jobs) and job.status + 0 = 13 /* cancelled */) then
+        return '{}';
+    end if;
+    had := array(
+        select job.id
+        from pgbroker.job
+        join pgbroker.job_payload as payload on payload.job_id = any (array[job.id])
+        join pgbroker.idempotency as held
+            on held.tenant_id = job.tenant_id
+            and held.job_type_id = job.job_type_id
+            and held.key = payload.idempotency_key
+        where job.id = any (jobs)
+          and job.status + 0 = 13 /* cancelled */
+        order by held.tenant_id, held.job_type_id, held.key
+        for update of held skip locked
+    );
+    return array(
+        select job.id
+        from pgbroker.job
+        join pgbroker.job_payload as payload on payload.job_id = any (array[job.id])
+        join pgbroker.idempotency as held
+            on held.tenant_id = job.tenant_id
+            and held.job_type_id = job.job_type_id
+            and held.key = payload.idempotency_key
+        where job.id = any (jobs)
+          and job.status + 0 = 13 /* cancelled */
+          and job.id <> all (had)
     );
 end
 $function$;
