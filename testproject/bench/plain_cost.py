@@ -90,7 +90,9 @@ def _work(count: int) -> float:
             assert len(leases) == BATCH
             settle(
                 [
-                    Ended(lease=lease, state=AttemptState.COMPLETED, started_at=lease.leased_at, seconds=0.001)
+                    Ended(
+                        lease=lease, state=AttemptState.COMPLETED, started_at=lease.leased_at, seconds=0.001
+                    )
                     for lease in leases
                 ],
                 max_crashes=3,
