@@ -134,8 +134,8 @@ def _fan_in(scale: Scale) -> dict[str, Any]:
             rates[name].append(count / seconds)
             if name == "awaited":
                 (gap,) = _ask(
-                    "select extract(epoch from (select ready_at from pgbroker.job where id = %s) - max(finished_at))::float8 "
-                    "from pgbroker.job where id = any (%s)",
+                    "select extract(epoch from (select ready_at from pgbroker.job where id = %s) - max(finished_at)) "
+                    "::float8 from pgbroker.job where id = any (%s)",
                     [child, parents],
                 )
                 # A plain batch of 500 jobs, by the rate of this round.
@@ -176,7 +176,8 @@ def _fan_out(scale: Scale) -> dict[str, Any]:
             with worker.workers(1, "--concurrency=8", **environment) as running:
                 worker.wait_until(_none_waits, running, pause_seconds=0.005)
                 (seconds,) = _ask(
-                    "select extract(epoch from clock_timestamp() - finished_at)::float8 from pgbroker.job where id = %s",
+                    "select extract(epoch from clock_timestamp() - finished_at)::float8 from pgbroker.job "
+                    "where id = %s",
                     [head],
                 )
             slow = [max(claim_clock.read(directory, statement=name)) for name in ("settle", "resolve")]
@@ -273,7 +274,8 @@ def _cascade(scale: Scale) -> dict[str, Any]:
                 worker.wait_until(_none_waits, [*running, other], pause_seconds=0.005)
                 ended = time.monotonic()
                 (seconds,) = _ask(
-                    "select extract(epoch from clock_timestamp() - min(finished_at))::float8 from pgbroker.job where status = 11"
+                    "select extract(epoch from clock_timestamp() - min(finished_at))::float8 from pgbroker.job "
+                    "where status = 11"
                 )
             claims = claim_clock.timed(directory)
         fallen.append((count - 1) / seconds)
