@@ -1,20 +1,23 @@
 """resolve: waiting -> ready, scheduled; waiting, blocked -> cancelled, blocked; and back after a retry."""
 
-from typing import Any
+from typing import NamedTuple
 
 from pgbroker import db
 
 
-def resolve(*, limit: int, skip: int = 0, using: str | db.Session = "default") -> int:
+class Resolved(NamedTuple):
+    """How many edges a pass has looked at, and whether something is left: what somebody holds just now."""
+
+    looked_at: int
+    is_left: bool
+
+
+def resolve(*, limit: int, skip: int = 0, using: str | db.Session = "default") -> Resolved:
     """
-    Look at dependents that were left to a pass, of all tenants; returns how many edges were looked at.
+    Look at dependents that were left to a pass, of all tenants.
 
     One level follows in the statement that ends a job, whoever makes it; what is deeper, or more than that
-    statement may take, comes here. Fewer than *limit*: there is no more for now. One statement.
+    statement may take, comes here. Fewer than *limit* looked at: there is no more for now. One statement.
     """
-    (looked_at,) = db.fetch("resolve", {"limit": limit, "skip": skip}, _only, using=using)
-    return int(looked_at)
-
-
-def _only(values: Any) -> Any:
-    return values[0]
+    (answer,) = db.fetch("resolve", {"limit": limit, "skip": skip}, Resolved._make, using=using)
+    return answer

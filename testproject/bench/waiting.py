@@ -202,6 +202,9 @@ def _chain(scale: Scale) -> dict[str, Any]:
     count, rounds = scale.count(quick=1_000, full=5_000), scale.turns(quick=3, full=5)
     links, waits, chained, bulk = [], [], [], []
     pickups = 100
+    # What a connection does for the first time it has to plan.
+    for calls in ([_call(0), _call(1)], list(_links(2))):
+        _ids(calls)
     for number in range(rounds):
         tell(f"round {number + 1} of {rounds}")
         stage.empty()

@@ -571,11 +571,12 @@ begin
 end
 $function$;
 
--- Look at what was left to a pass, level after level, until so many edges have been looked at; returns how many were.
+-- Look at what was left to a pass, level after level, until so many edges have been looked at; returns how many were,
+-- and whether something is left, for now or for a moment later.
 -- Two passes at once share the rows: each takes those that the other has not locked. *skip* leaves the first ones
 -- alone: a pass with them has failed.
 -- Plans that stay: planned anew for each level, a cascade would do little else. By indexes alone, whatever the statistics.
-create function pgbroker.resolve_pass_1(most int, skip int) returns int
+create function pgbroker.resolve_pass_1(most int, skip int, out looked_at int, out is_left boolean)
 language plpgsql volatile
     set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
@@ -586,10 +587,10 @@ language plpgsql volatile
 as $function$
 declare
     taken uuid[];
-    seen int := 0;
 begin
     perform set_config('pgbroker.resolving', 'on', true);
-    while seen < most loop
+    looked_at := 0;
+    while looked_at < most loop
         with gone as (
             delete from pgbroker.unresolved
             where id = any (array(
@@ -605,9 +606,9 @@ begin
         )
         select array_agg(distinct prerequisite_id) into taken from gone;
         exit when taken is null;
-        seen := seen + 1 + pgbroker.resolve_1(taken, most - seen, interval '200 milliseconds', null, false);
+        looked_at := looked_at + 1 + pgbroker.resolve_1(taken, most - looked_at, interval '200 milliseconds', null, false);
     end loop;
     perform set_config('pgbroker.resolving', '', true);
-    return seen;
+    is_left := exists (select from pgbroker.unresolved);
 end
 $function$;
