@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pgbroker.bulk import enqueue_many
     from pgbroker.context import JobContext
     from pgbroker.control import cancel, get_job, pause, redrive, resume, retry
     from pgbroker.errors import PgBrokerError
     from pgbroker.outcomes import DeadLetter, Discard, Retry, Snooze
     from pgbroker.policy.backoff import Backoff
     from pgbroker.registry import job
-    from pgbroker.submission import enqueue, enqueue_many
+    from pgbroker.submission import enqueue
     from pgbroker.tenancy import tenant_context
 
 __version__ = "0.1.0"
@@ -25,7 +26,7 @@ _HOMES = {
     "Snooze": "pgbroker.outcomes",
     "cancel": "pgbroker.control",
     "enqueue": "pgbroker.submission",
-    "enqueue_many": "pgbroker.submission",
+    "enqueue_many": "pgbroker.bulk",
     "get_job": "pgbroker.control",
     "job": "pgbroker.registry",
     "pause": "pgbroker.control",

@@ -26,8 +26,9 @@ from pgbroker.lifecycle.delete_queue import delete_queue as deleting
 from pgbroker.lifecycle.delete_queue import queue_reference
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
-from pgbroker.options import checked_tag, whole
-from pgbroker.options import duration as checked_duration
+from pgbroker.options import checked_tag
+from pgbroker.policy.values import duration as checked_duration
+from pgbroker.policy.values import whole
 from pgbroker.states import Status
 from pgbroker.tenancy import checked_tenant
 from pgbroker.wakeups import wake_after_commit

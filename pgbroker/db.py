@@ -26,7 +26,7 @@ from psycopg.types.json import set_json_loads
 
 from pgbroker import correlation, sql
 from pgbroker.conf import settings
-from pgbroker.errors import NotPostgreSQL, SchemaTooOld
+from pgbroker.errors import NotPostgreSQL, PgBrokerError, SchemaTooOld, refused
 from pgbroker.lease import Undecodable
 from pgbroker.patience import PATIENCE_SECONDS, SERVER_SHARE, PatientConnection, connect
 
@@ -45,6 +45,8 @@ UNDEFINED = (
     pg_errors.UndefinedColumn,
     pg_errors.UndefinedFunction,
 )
+# What functions of ours raise, with pgbroker's error code as the hint.
+REFUSED = "PB001"
 TRANSACTION_TIMEOUT_SINCE = 170000
 
 # Transaction-local, in the same round trip: the plan must not change with the size of the table. What runs all the
@@ -222,7 +224,8 @@ def fetch(
 
     On an alias it uses Django's connection and takes part in the caller's transaction; on a `Session`
     it commits by itself. A deadlock or a failed serialisation is repeated where nothing else is lost
-    with it, that is outside of a caller's transaction. Raises `SchemaTooOld` on an alias without our tables.
+    with it, that is outside of a caller's transaction. Raises `SchemaTooOld` on an alias without our tables, and
+    the error that a function of ours names where it refuses.
     """
     statement = sql.load(name)
     repeats = REPEATS if isinstance(using, Session) or connections[using].get_autocommit() else 1
@@ -240,11 +243,21 @@ def fetch(
                 continue
             if not isinstance(using, Session) and lacks_migrations(error):
                 raise SchemaTooOld(using) from error
+            if (refusal := refusal_of(error)) is not None:
+                raise refusal from error
             raise
         if fault is not None:
             fault("after", name)
         return [row(values) for values in rows]
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def refusal_of(error: BaseException) -> PgBrokerError | None:
+    """Return what a function of ours meant by an error of its own; None for any other error."""
+    said = getattr(error.__cause__ or error, "diag", None)
+    if said is None or said.sqlstate != REFUSED or not said.message_hint:
+        return None
+    return refused(said.message_hint, (said.message_primary or said.message_hint).removeprefix("pgbroker: "))
 
 
 def lacks_migrations(error: BaseException) -> bool:

@@ -3,23 +3,23 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Protocol
 
 from pgbroker.errors import InvalidOption
 from pgbroker.policy.backoff import Backoff, backoff_from
-from pgbroker.policy.durations import seconds_of
+from pgbroker.policy.values import duration, instant, one_of, text, whole
+from pgbroker.references import Reference, checked_policy, group_name_of, references_of
+from pgbroker.references import checked_name as checked_member_name
 
 SCOPES = ("held", "live", "retained", "window")
 ON_CONFLICT = ("return", "reject", "replace")
-LONGEST_TIMEOUT = timedelta(days=30)
 LONGEST_WINDOW = timedelta(days=3660)
 MOST_TAGS, LONGEST_TAG = 20, 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,63}")
 _TYPE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
-_NUL = "\x00"
 
 
 class Keyed(Protocol):
@@ -45,6 +45,10 @@ class Options:
     on_exhausted: "Keyed | str | None" = None
     correlation_id: str | None = None
     tenant: str | None = None
+    depends_on: tuple[Reference, ...] | None = None
+    on_failure: str | None = None
+    group: str | None = None
+    name: str | None = None
 
     def but(self, changes: Mapping[str, Any]) -> "Options":
         """Return these options with *changes*, each checked; an unknown name is refused."""
@@ -59,11 +63,11 @@ class Options:
             checked[name] = None if value is None else _CHECKS[name](name, value)
         return replace(self, **checked)
 
-    def refuse_if_at_odds(self) -> None:
+    def refuse_if_at_odds(self, *, in_group: str | None = None) -> None:
         """
         Refuse options that mean nothing together; raises `InvalidOption`.
 
-        Asked when a call is enqueued: `.options()` may be given one after the other.
+        Asked when a call is enqueued, into a group perhaps: `.options()` may be given one after the other.
         """
         if (self.idempotency_scope == "window") != (self.window is not None):
             if self.window is None:
@@ -78,21 +82,14 @@ class Options:
         if self.idempotency_key is None and (self.window is not None or self.on_conflict == "replace"):
             what = "window" if self.window is not None else "on_conflict='replace'"
             raise InvalidOption("idempotency_key", "is missing", f"{what} is nothing without one.")
-
-
-def _text(longest: int) -> Any:
-    def check(field: str, value: Any) -> str:
-        if not isinstance(value, str):
-            raise InvalidOption(field, f"is a {type(value).__name__}", "Give a string.")
-        if not 1 <= len(value) <= longest:
-            raise InvalidOption(field, f"has {len(value)} characters", f"Give 1 to {longest}.")
-        if _NUL in value or any("\ud800" <= character <= "\udfff" for character in value):
+        if self.group is not None and in_group not in (None, self.group):
+            raise InvalidOption("group", f"is {self.group!r}, in a call for {in_group!r}", "Leave it out.")
+        if self.name is not None and self.group is None and in_group is None:
             raise InvalidOption(
-                field, "has a NUL or a lone surrogate, which PostgreSQL cannot store", "Remove it."
+                "name", "is for a job in a run group", "Give group too, or find the job by its id or key."
             )
-        return value
-
-    return check
+        if self.on_failure is not None and self.depends_on is None:
+            raise InvalidOption("depends_on", "is missing", "on_failure is nothing without it.")
 
 
 def checked_name(field_name: str, value: object) -> str:
@@ -115,7 +112,7 @@ def checked_queue(value: object) -> str:
 
 def checked_tag(field: str, value: Any) -> str:
     """Return *value* if it can be a tag; raises `InvalidOption`."""
-    tag: str = _text(LONGEST_TAG)(field, value)
+    tag: str = text(LONGEST_TAG)(field, value)
     if _CONTROL.search(tag) or tag != tag.strip(" "):
         raise InvalidOption(
             field, f"has {tag!r}, with a control character or with a space at an end", "Remove it."
@@ -131,53 +128,6 @@ def checked_tags(field: str, value: Any) -> tuple[str, ...]:
     if len(tags) > MOST_TAGS:
         raise InvalidOption(field, f"has {len(tags)} elements", f"Give at most {MOST_TAGS}.")
     return tags
-
-
-def _one_of(*choices: str) -> Any:
-    def check(field: str, value: Any) -> str:
-        if value not in choices:
-            raise InvalidOption(field, f"is {value!r}", f"Choose one of: {', '.join(choices)}.")
-        return str(value)
-
-    return check
-
-
-def whole(field: str, value: Any, smallest: int, largest: int) -> int:
-    """Return *value* if it is a whole number in the range; raises `InvalidOption`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
-        raise InvalidOption(field, f"is {value!r}", f"Give a whole number from {smallest} to {largest}.")
-    return value
-
-
-def duration(field: str, value: Any, *, longest: timedelta = LONGEST_TIMEOUT) -> timedelta:
-    """Return seconds or a timedelta as a timedelta above zero; raises `InvalidOption`."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            value = timedelta(seconds=value)
-        except (OverflowError, ValueError):
-            raise InvalidOption(
-                field, f"is {value!r} seconds", f"Give at most {seconds_of(longest)}."
-            ) from None
-    if not isinstance(value, timedelta):
-        raise InvalidOption(field, f"is {value!r}", "Give seconds or a timedelta.")
-    if not timedelta(0) < value <= longest:
-        raise InvalidOption(
-            field, f"is {seconds_of(value)}", f"Give more than zero and at most {seconds_of(longest)}."
-        )
-    return value
-
-
-def instant(field: str, value: Any) -> datetime:
-    """Return an aware datetime; raises `InvalidOption` for a naive one: nobody would know which hour it means."""
-    if not isinstance(value, datetime):
-        raise InvalidOption(field, f"is {value!r}", "Give an aware datetime.")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidOption(
-            field, f"is naive ({value})", "Give it a time zone: django.utils.timezone.make_aware()."
-        )
-    if not datetime(1970, 1, 1, tzinfo=UTC) <= value.astimezone(UTC) <= datetime(9000, 1, 1, tzinfo=UTC):
-        raise InvalidOption(field, f"is {value}", "Give an instant between the years 1970 and 9000.")
-    return value
 
 
 def checked_exhausted(field: str, value: Any) -> "Keyed | str":
@@ -203,17 +153,23 @@ def _tenant(field: str, value: Any) -> str:
 
 
 _CHECKS: dict[str, Any] = {
-    "idempotency_key": _text(255),
-    "idempotency_scope": _one_of(*SCOPES),
+    "idempotency_key": text(255),
+    "idempotency_scope": one_of(*SCOPES),
     "window": lambda field, value: duration(field, value, longest=LONGEST_WINDOW),
-    "on_conflict": _one_of(*ON_CONFLICT),
+    "on_conflict": one_of(*ON_CONFLICT),
     "deadline": _deadline,
     "max_attempts": lambda field, value: whole(field, value, 1, 10_000),
     "backoff": lambda field, value: backoff_from(value, field=field),
     "timeout": duration,
     "tags": checked_tags,
     "on_exhausted": checked_exhausted,
-    "correlation_id": _text(255),
+    "correlation_id": text(255),
     "tenant": _tenant,
+    "depends_on": references_of,
+    "on_failure": checked_policy,
+    "group": group_name_of,
+    "name": checked_member_name,
 }
+# What a call is linked to, as against what becomes of it: two calls may differ in nothing else.
+LINKS = frozenset({"depends_on", "on_failure", "group", "name"})
 assert set(_CHECKS) == {field.name for field in fields(Options)}

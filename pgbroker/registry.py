@@ -8,7 +8,7 @@ code registered.
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
@@ -25,17 +25,17 @@ from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
 from pgbroker.exhausted import refuse_unless_it_takes_a_death
 from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types, table_exists
 from pgbroker.options import (
+    LINKS,
     Keyed,
     Options,
     checked_exhausted,
     checked_name,
     checked_queue,
     checked_tags,
-    duration,
-    whole,
 )
 from pgbroker.policy.backoff import Backoff, backoff_from
 from pgbroker.policy.durations import seconds_of
+from pgbroker.policy.values import duration, whole
 
 if TYPE_CHECKING:
     from pgbroker.compat import TaskResult
@@ -136,7 +136,23 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
 
     def options(self, **changes: Any) -> "JobTask[P, R]":
         """Return this task with pgbroker's options for the next call; see `Options`. Raises `InvalidOption`."""
-        return replace(self, call_options=self.call_options.but(changes))
+        options = self.call_options.but(changes)
+        if isinstance(options.on_exhausted, JobTask):
+            refuse_unfit(options.on_exhausted)
+        # A copy, without another look at what has not changed: calls that are linked have a task each.
+        task: JobTask[P, R] = object.__new__(type(self))
+        for name in _TASK_FIELDS:
+            object.__setattr__(task, name, getattr(self, name))
+        object.__setattr__(task, "call_options", options)
+        if changes.keys() <= LINKS:
+            object.__setattr__(task, "_unlinked", self.unlinked)
+        return task
+
+    @property
+    def unlinked(self) -> "JobTask[P, R]":
+        """The task that says the same of its calls, but for what each is linked to; one for many."""
+        root: JobTask[P, R] = self.__dict__.get("_unlinked", self)
+        return root
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
         """Enqueue one call in the current transaction and return Django's `TaskResult` for it."""
@@ -149,6 +165,9 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> "Call":
         """Pair this task with its arguments, for `enqueue_many`. Nothing is checked or stored yet."""
         return Call(self, args, kwargs)
+
+
+_TASK_FIELDS = tuple(each.name for each in fields(JobTask))
 
 
 class Call(NamedTuple):

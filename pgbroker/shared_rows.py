@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from pgbroker import bodies, correlation, payload
 from pgbroker.conf import settings
-from pgbroker.options import instant
+from pgbroker.options import LINKS
 from pgbroker.policy.backoff import Backoff
+from pgbroker.policy.values import instant
 from pgbroker.registry import JobTask, exhausted_name, signature_of
 
 
@@ -14,7 +15,8 @@ class Shared(NamedTuple):
     """
     What the calls of *task* have in common: where they go, how arguments are written, and the row but for the rest.
 
-    Above *limit_bytes* arguments do not go into the row, and above *body_bytes* nowhere.
+    Above *limit_bytes* arguments do not go into the row, and above *body_bytes* nowhere. What a call is linked to
+    is its own, and is not here.
     """
 
     task: JobTask[Any, Any]
@@ -25,12 +27,21 @@ class Shared(NamedTuple):
     limit_bytes: int
     body_bytes: int
     row: dict[str, Any]
+    # Whether the task itself says what its calls are linked to.
+    linked: bool
 
 
-def shared_of(task: JobTask[Any, Any], *, using: str | None) -> Shared:
-    """Work it out; raises `InvalidOption` for options that mean nothing together, or nothing at all."""
+def shared_of(task: JobTask[Any, Any], *, using: str | None, group: str | None = None) -> Shared:
+    """
+    Work it out, for calls that go into the run group *group*, if any.
+
+    Raises `InvalidOption` for options that mean nothing together, or nothing at all.
+    """
     chosen, options = settings(), task.call_options
-    options.refuse_if_at_odds()
+    options.refuse_if_at_odds(in_group=group)
+    row = _shared_row(task, chosen.MAX_ATTEMPTS)
+    if group is not None:
+        row["group"] = group
     return Shared(
         task=task,
         database=using or database_of(task),
@@ -39,7 +50,8 @@ def shared_of(task: JobTask[Any, Any], *, using: str | None) -> Shared:
         signature=signature_of(task),
         limit_bytes=chosen.MAX_PAYLOAD_BYTES,
         body_bytes=bodies.row_limit(chosen.MAX_PAYLOAD_BYTES, chosen),
-        row=_shared_row(task, chosen.MAX_ATTEMPTS),
+        row=row,
+        linked=any(getattr(options, name) is not None for name in LINKS),
     )
 
 

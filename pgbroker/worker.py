@@ -18,7 +18,7 @@ from pgbroker import backend, logs
 from pgbroker.errors import AlreadyStarted, UnknownQueue
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.management.start import look_at
-from pgbroker.options import whole
+from pgbroker.policy.values import whole
 from pgbroker.registry import types
 from pgbroker.runtime.health import Health, Verdict
 from pgbroker.runtime.options import MOST_SLOTS, WorkerOptions, checked_name

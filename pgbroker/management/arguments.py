@@ -13,8 +13,9 @@ from django.core.management.base import CommandParser
 from pgbroker.conf import KEYS, settings
 from pgbroker.errors import InvalidOption, InvalidSetting, PgBrokerError
 from pgbroker.management.exits import refused
-from pgbroker.options import checked_queue, checked_tag, whole
-from pgbroker.options import duration as checked_duration
+from pgbroker.options import checked_queue, checked_tag
+from pgbroker.policy.values import duration as checked_duration
+from pgbroker.policy.values import whole
 from pgbroker.runtime.options import checked_name
 from pgbroker.tenancy import checked_tenant, scope_all, tenant_context
 

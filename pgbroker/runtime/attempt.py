@@ -12,11 +12,11 @@ from pgbroker.conf import Settings
 from pgbroker.context import JobContext, Stop, StopReason, running_result
 from pgbroker.errors import AttemptCancelled, AttemptTimedOut, ChildCrashed, InvalidOption, PgBrokerError
 from pgbroker.lease import Lease
-from pgbroker.options import LONGEST_TIMEOUT
 from pgbroker.outcomes import Discard, Ended, Retry, Snooze
 from pgbroker.payload import encode_result
 from pgbroker.policy.backoff import LONGEST_SECONDS, Backoff
 from pgbroker.policy.error_text import bounded, describe_exception
+from pgbroker.policy.values import LONGEST_TIMEOUT
 from pgbroker.registry import JobType
 from pgbroker.runtime.log_tail import log_tail
 from pgbroker.states import AttemptState

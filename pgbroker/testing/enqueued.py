@@ -22,10 +22,11 @@ from pgbroker.errors import (
 )
 from pgbroker.lifecycle.declare import list_queues, type_ids
 from pgbroker.models import Job, JobPayload
-from pgbroker.options import checked_tags, instant, whole
+from pgbroker.options import checked_tags
 from pgbroker.payload import decode, refuse_unknown
 from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.plain_json import Refused, Walk
+from pgbroker.policy.values import instant, whole
 from pgbroker.registry import JobTask, JobType, names, types
 from pgbroker.states import Status
 from pgbroker.tenancy import checked_tenant, scope_all

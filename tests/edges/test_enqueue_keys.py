@@ -162,7 +162,7 @@ def test_a_bulk_call_tells_what_was_replaced_and_what_could_not_be() -> None:
 
 def test_calls_beyond_one_statement_replace_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large call goes in several statements, its keys in order: two calls of one key may be far apart."""
-    monkeypatch.setattr("pgbroker.submission.ROWS_PER_STATEMENT", 3)
+    monkeypatch.setattr("pgbroker.bulk.ROWS_PER_STATEMENT", 3)
     keys = [str(number % 4) for number in range(12)]
 
     outcomes = enqueue_many(

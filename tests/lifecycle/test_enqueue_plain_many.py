@@ -359,7 +359,7 @@ def test_calls_of_one_task_take_one_statement_and_each_has_its_arguments():
 
 def test_a_call_is_cut_where_its_arguments_weigh_too_much_for_one_statement(monkeypatch):
     """The server reads no array of JSON beyond 256 MB; each statement has to stay well below."""
-    monkeypatch.setattr("pgbroker.submission.CHARACTERS_PER_STATEMENT", 1_000)
+    monkeypatch.setattr("pgbroker.bulk.CHARACTERS_PER_STATEMENT", 1_000)
 
     with statements_run() as statements:
         outcomes = enqueue_many(

@@ -8,24 +8,26 @@ outcomes of work are rows, not exceptions; what is here is a caller's mistake or
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any
 
-
-def sentence(text: str) -> str:
-    """End *text* as a sentence ends, once: what others wrote often has its mark already."""
-    text = text.rstrip()
-    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
-
-
-class PgBrokerError(Exception):
-    """Base of all pgbroker errors. `code` is stable, `details` keeps the data behind the message."""
-
-    code: ClassVar[str] = "pgbroker_error"
-
-    def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(message)
-        self.message = message
-        self.details = details
+from pgbroker.errors.base import PgBrokerError as PgBrokerError
+from pgbroker.errors.base import sentence as sentence
+from pgbroker.errors.dependencies import AmbiguousDependency as AmbiguousDependency
+from pgbroker.errors.dependencies import CyclicDependency as CyclicDependency
+from pgbroker.errors.dependencies import DependencyError as DependencyError
+from pgbroker.errors.dependencies import DependencyNotFound as DependencyNotFound
+from pgbroker.errors.dependencies import DependencyTooDeep as DependencyTooDeep
+from pgbroker.errors.dependencies import DependencyTooLate as DependencyTooLate
+from pgbroker.errors.dependencies import DuplicateDependency as DuplicateDependency
+from pgbroker.errors.dependencies import DuplicateJobName as DuplicateJobName
+from pgbroker.errors.dependencies import GroupExists as GroupExists
+from pgbroker.errors.dependencies import GroupNotFound as GroupNotFound
+from pgbroker.errors.dependencies import GroupSealed as GroupSealed
+from pgbroker.errors.dependencies import PrerequisiteFailed as PrerequisiteFailed
+from pgbroker.errors.dependencies import PrerequisiteRefused as PrerequisiteRefused
+from pgbroker.errors.dependencies import ReferenceExpired as ReferenceExpired
+from pgbroker.errors.dependencies import SelfDependency as SelfDependency
+from pgbroker.errors.dependencies import TooManyDependencies as TooManyDependencies
 
 
 class InvalidSetting(PgBrokerError):
@@ -383,3 +385,11 @@ class AttemptsExhausted(PgBrokerError):
     """The job used its last attempt and became a dead letter."""
 
     code = "attempts_exhausted"
+
+
+def refused(code: str, text: str) -> PgBrokerError:
+    """Make the error of what the database refused, of the class that has this code; `EnqueueRefused` where none has."""
+    for kind in DependencyError.__subclasses__():
+        if kind.code == code:
+            return kind(text)
+    return EnqueueRefused(code, text)

@@ -1,0 +1,77 @@
+"""Checks of one value that somebody wrote: what it must be, and what to write instead."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pgbroker.errors import InvalidOption
+from pgbroker.policy.durations import seconds_of
+
+LONGEST_TIMEOUT = timedelta(days=30)
+_NUL = "\x00"
+
+
+def text(longest: int) -> Callable[[str, Any], str]:
+    """Return a check of (field, value) for a string of 1 to *longest* characters that PostgreSQL can store."""
+
+    def check(field: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise InvalidOption(field, f"is a {type(value).__name__}", "Give a string.")
+        if not 1 <= len(value) <= longest:
+            raise InvalidOption(field, f"has {len(value)} characters", f"Give 1 to {longest}.")
+        if _NUL in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise InvalidOption(
+                field, "has a NUL or a lone surrogate, which PostgreSQL cannot store", "Remove it."
+            )
+        return value
+
+    return check
+
+
+def one_of(*choices: str) -> Callable[[str, Any], str]:
+    """Return a check of (field, value) for one of these words."""
+
+    def check(field: str, value: Any) -> str:
+        if value not in choices:
+            raise InvalidOption(field, f"is {value!r}", f"Choose one of: {', '.join(choices)}.")
+        return str(value)
+
+    return check
+
+
+def whole(field: str, value: Any, smallest: int, largest: int) -> int:
+    """Return *value* if it is a whole number in the range; raises `InvalidOption`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+        raise InvalidOption(field, f"is {value!r}", f"Give a whole number from {smallest} to {largest}.")
+    return value
+
+
+def duration(field: str, value: Any, *, longest: timedelta = LONGEST_TIMEOUT) -> timedelta:
+    """Return seconds or a timedelta as a timedelta above zero; raises `InvalidOption`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            value = timedelta(seconds=value)
+        except (OverflowError, ValueError):
+            raise InvalidOption(
+                field, f"is {value!r} seconds", f"Give at most {seconds_of(longest)}."
+            ) from None
+    if not isinstance(value, timedelta):
+        raise InvalidOption(field, f"is {value!r}", "Give seconds or a timedelta.")
+    if not timedelta(0) < value <= longest:
+        raise InvalidOption(
+            field, f"is {seconds_of(value)}", f"Give more than zero and at most {seconds_of(longest)}."
+        )
+    return value
+
+
+def instant(field: str, value: Any) -> datetime:
+    """Return an aware datetime; raises `InvalidOption` for a naive one: nobody would know which hour it means."""
+    if not isinstance(value, datetime):
+        raise InvalidOption(field, f"is {value!r}", "Give an aware datetime.")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidOption(
+            field, f"is naive ({value})", "Give it a time zone: django.utils.timezone.make_aware()."
+        )
+    if not datetime(1970, 1, 1, tzinfo=UTC) <= value.astimezone(UTC) <= datetime(9000, 1, 1, tzinfo=UTC):
+        raise InvalidOption(field, f"is {value}", "Give an instant between the years 1970 and 9000.")
+    return value
