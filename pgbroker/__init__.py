@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pgbroker.bulk import enqueue_many
     from pgbroker.context import JobContext
-    from pgbroker.control import cancel, get_job, pause, redrive, resume, retry
+    from pgbroker.control import add_dependency, cancel, get_job, pause, redrive, resume, retry, unblock
     from pgbroker.errors import PgBrokerError
+    from pgbroker.groups import RunGroup, get_group, run_group
     from pgbroker.outcomes import DeadLetter, Discard, Retry, Snooze
     from pgbroker.policy.backoff import Backoff
+    from pgbroker.references import DeferredRef, Edge, GroupRef, JobRef
     from pgbroker.registry import job
     from pgbroker.submission import enqueue
     from pgbroker.tenancy import tenant_context
@@ -19,41 +21,59 @@ __version__ = "0.1.0"
 _HOMES = {
     "Backoff": "pgbroker.policy.backoff",
     "DeadLetter": "pgbroker.outcomes",
+    "DeferredRef": "pgbroker.references",
     "Discard": "pgbroker.outcomes",
+    "Edge": "pgbroker.references",
+    "GroupRef": "pgbroker.references",
     "JobContext": "pgbroker.context",
+    "JobRef": "pgbroker.references",
     "PgBrokerError": "pgbroker.errors",
     "Retry": "pgbroker.outcomes",
+    "RunGroup": "pgbroker.groups",
     "Snooze": "pgbroker.outcomes",
+    "add_dependency": "pgbroker.control",
     "cancel": "pgbroker.control",
     "enqueue": "pgbroker.submission",
     "enqueue_many": "pgbroker.bulk",
+    "get_group": "pgbroker.groups",
     "get_job": "pgbroker.control",
     "job": "pgbroker.registry",
     "pause": "pgbroker.control",
     "redrive": "pgbroker.control",
     "resume": "pgbroker.control",
     "retry": "pgbroker.control",
+    "run_group": "pgbroker.groups",
     "tenant_context": "pgbroker.tenancy",
+    "unblock": "pgbroker.control",
 }
 
 __all__ = [
     "Backoff",
     "DeadLetter",
+    "DeferredRef",
     "Discard",
+    "Edge",
+    "GroupRef",
     "JobContext",
+    "JobRef",
     "PgBrokerError",
     "Retry",
+    "RunGroup",
     "Snooze",
+    "add_dependency",
     "cancel",
     "enqueue",
     "enqueue_many",
+    "get_group",
     "get_job",
     "job",
     "pause",
     "redrive",
     "resume",
     "retry",
+    "run_group",
     "tenant_context",
+    "unblock",
 ]
 
 

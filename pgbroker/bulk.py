@@ -196,7 +196,7 @@ def _enqueue_part(found: _List, part: _Group, alias: str, tenant: str | None, st
 
 def _possible(found: _List, part: _Group, stored: Mapping[str, str]) -> _Group:
     """Leave out, and refuse, rows that wait for what a statement before this one refused."""
-    late = {
+    late: dict[int, PgBrokerError] = {
         place: linked_rows.prerequisite_refused(need)
         for place in part.places
         for need in found.needs.get(place, ())

@@ -2,17 +2,23 @@
 
 import threading
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
+
 from pgbroker.compat import TaskContext, TaskResult, TaskResultStatus
-from pgbroker.errors import AttemptCancelled
+from pgbroker.conf import settings
+from pgbroker.errors import AttemptCancelled, GroupNotFound
+from pgbroker.groups import group_of
 from pgbroker.lease import Lease
+from pgbroker.prerequisites import Prerequisites, prerequisites_of
+from pgbroker.registry import JobTask, JobType
 from pgbroker.task_results import JobResult, call_parts
+from pgbroker.tenancy import tenant_context
 
-if TYPE_CHECKING:
-    from pgbroker.registry import JobType
-
+P = ParamSpec("P")
+R = TypeVar("R")
 StopReason = Literal["cancelled", "timed_out", "lease_lost", "shutdown"]
 
 # One for all: it is held for a moment, and most attempts are never asked to stop.
@@ -65,18 +71,20 @@ class JobContext(_TaskContext):
     A Django `TaskContext` with what pgbroker knows: the job, its tenant, and whether to stop.
     """
 
-    __slots__ = ("_job_type", "_result", "_stop", "lease")
+    __slots__ = ("_job_type", "_result", "_stop", "_using", "lease")
 
     lease: Lease
-    _job_type: "JobType"
+    _job_type: JobType
     _result: "AnyResult | None"
     _stop: Stop
+    _using: str | None
 
-    def __init__(self, lease: Lease, job_type: "JobType", stop: Stop) -> None:
+    def __init__(self, lease: Lease, job_type: JobType, stop: Stop, using: str | None = None) -> None:
         # The base is a frozen dataclass around a TaskResult, which is made here only when it is asked for.
         object.__setattr__(self, "lease", lease)
         object.__setattr__(self, "_job_type", job_type)
         object.__setattr__(self, "_stop", stop)
+        object.__setattr__(self, "_using", using)
         object.__setattr__(self, "_result", None)
 
     @property
@@ -118,6 +126,37 @@ class JobContext(_TaskContext):
         return self.lease.deadline_at
 
     @property
+    def using(self) -> str:
+        """The alias of the database that the job is stored in."""
+        return self._using or settings().DATABASES[0]
+
+    @property
+    def prerequisites(self) -> Prerequisites:
+        """
+        What the job waited for, with results: `for` or `async for` each, read from the database then, in pages.
+
+        An edge to a run group is one prerequisite; its `members` are the jobs of the group.
+        """
+        return prerequisites_of(self.lease.job_id, tenant=self.lease.tenant_id, using=self.using)
+
+    def graft(self, task: JobTask[P, R], *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
+        """
+        Enqueue a call into the run group of this job, which must be open still, and return Django's `TaskResult`.
+
+        A job that runs twice grafts twice, unless the call has an idempotency key. Raises `GroupNotFound` when the
+        job is in no group, and `GroupSealed`.
+        """
+        with tenant_context(self.lease.tenant_id):
+            group = group_of(self.lease.job_id, using=self.using)
+            if group is None:
+                raise GroupNotFound(f"job {self.lease.job_id} is in no run group")
+            return cast("TaskResult[P, R]", group.enqueue(task.bind(*args, **kwargs)))
+
+    async def agraft(self, task: JobTask[P, R], *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
+        """Enqueue a call into the run group of this job, from async code."""
+        return await sync_to_async(self.graft, thread_sensitive=True)(task, *args, **kwargs)
+
+    @property
     def job_type(self) -> str:
         """The key of the job's type."""
         return self._job_type.key
@@ -157,7 +196,7 @@ class JobContext(_TaskContext):
         return self._stop.wait(seconds)
 
 
-def running_result(lease: Lease, job_type: "JobType") -> "AnyResult":
+def running_result(lease: Lease, job_type: JobType) -> "AnyResult":
     """Make Django's `TaskResult` of an attempt that runs, without asking the database."""
     args, kwargs = call_parts(lease.args, lease.args_body, lease.tenant_id)
     return JobResult(

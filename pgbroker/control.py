@@ -1,24 +1,26 @@
-"""What a program or an operator does with jobs that exist: look, cancel, retry, redrive, pause, resume."""
+"""What a program or an operator does with jobs that exist: look, link, unblock, cancel, retry, pause, resume."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
 from uuid import UUID
 
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from psycopg.errors import LockNotAvailable
 
 from pgbroker.conf import settings
 from pgbroker.errors import (
+    EnqueueRefused,
     InvalidOption,
     JobNotFound,
     JobNotRetryable,
     KeyHeldByNewerJob,
+    PrerequisiteFailed,
     QueueInUse,
     UnknownJobType,
     UnknownQueue,
 )
 from pgbroker.lifecycle import pause as pausing
+from pgbroker.lifecycle.add_edge import add_edge
 from pgbroker.lifecycle.cancel import Cancelled, cancel_many
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.declare import list_queues, type_ids
@@ -26,23 +28,18 @@ from pgbroker.lifecycle.delete_queue import delete_queue as deleting
 from pgbroker.lifecycle.delete_queue import queue_reference
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
+from pgbroker.lifecycle.unblock import Unblocked, unblock_many
 from pgbroker.options import checked_tag
 from pgbroker.policy.values import duration as checked_duration
 from pgbroker.policy.values import whole
+from pgbroker.references import AnyPrerequisite, CallRef, HasId, as_json, checked_policy, references_of
 from pgbroker.states import Status
 from pgbroker.tenancy import checked_tenant
-from pgbroker.wakeups import wake_after_commit
+from pgbroker.wakeups import tell_freed, wake_after_commit
 
 # Jobs that one statement of a redrive takes.
 PAGE = 500
 _START = Ending(UUID(int=0), datetime(1970, 1, 1, tzinfo=UTC))
-
-
-class HasId(Protocol):
-    """Whatever knows the id of its job: a job, a handle, Django's TaskResult."""
-
-    @property
-    def id(self) -> Any: ...
 
 
 def job_id_of(job: UUID | str | HasId) -> UUID:
@@ -82,8 +79,8 @@ def retry(job: UUID | str | HasId, *, attempts: int = 1, using: str | None = Non
     """
     Run an ended job again: failed, dead_letter, cancelled -> ready, with so many attempts more.
 
-    Raises `JobNotFound`, `JobNotRetryable` when it is live or completed, and `KeyHeldByNewerJob` when a
-    newer job holds its idempotency key.
+    Raises `JobNotFound`, `JobNotRetryable` when it is live or completed, `KeyHeldByNewerJob` when a newer job
+    holds its idempotency key, and `PrerequisiteFailed` when what it waits for has ended without success.
     """
     job_id = job_id_of(job)
     alias = using or settings().DATABASES[0]
@@ -103,8 +100,58 @@ def retry(job: UUID | str | HasId, *, attempts: int = 1, using: str | None = Non
             job_id=job_id,
             holder_id=answer.holder_id,
         )
+    if answer.outcome == "prerequisite_failed":
+        raise PrerequisiteFailed(
+            f"job {job_id} waits for {answer.holder_id}, which has ended without success"
+        )
     wake_queues([answer], using=alias)
     return answer
+
+
+def add_dependency(
+    job: UUID | str | HasId,
+    depends_on: Iterable[AnyPrerequisite],
+    *,
+    on_failure: str = "cancel",
+    using: str | None = None,
+) -> int:
+    """
+    Make a job that has not started wait for more: ready, scheduled -> waiting. Returns how many edges are new.
+
+    Raises `JobNotFound`, `DependencyTooLate` when it runs or is over, and what enqueueing with such *depends_on*
+    would; nothing has changed then.
+    """
+    job_id, alias = job_id_of(job), using or settings().DATABASES[0]
+    references = references_of("depends_on", depends_on)
+    checked_policy("on_failure", on_failure)
+    if any(isinstance(getattr(each, "to", each), CallRef) for each in references):
+        raise InvalidOption("depends_on", "has a call", "Enqueue it first, and give what it returned.")
+    try:
+        # A savepoint in a caller's transaction, which goes on after a refusal.
+        with transaction.atomic(using=alias):
+            return add_edge(
+                job_id, [as_json(each) for each in references], on_failure=on_failure, using=alias
+            )
+    except EnqueueRefused as refused:
+        if refused.reason == JobNotFound.code:
+            raise JobNotFound(job_id) from refused
+        raise
+
+
+def unblock(*jobs: UUID | str | HasId, using: str | None = None) -> list[Unblocked]:
+    """
+    Let blocked jobs go on although a prerequisite ended without success: blocked -> ready, waiting, scheduled.
+
+    Returns one answer for each: unblocked, or unchanged when it is not blocked, and its status then. Raises
+    `JobNotFound`, and nothing has changed then.
+    """
+    alias, wanted = using or settings().DATABASES[0], [job_id_of(each) for each in jobs]
+    with transaction.atomic(using=alias):
+        found = {answer.job_id: answer for answer in unblock_many(wanted, using=alias)}
+        if missing := [job_id for job_id in wanted if job_id not in found]:
+            raise JobNotFound(missing[0])
+    tell_freed(using=alias)
+    return [found[job_id] for job_id in wanted]
 
 
 def wake_queues(answers: list[Retried], *, using: str) -> None:

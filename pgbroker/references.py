@@ -90,7 +90,7 @@ class DeferredRef:
 class Edge:
     """A prerequisite with an `on_failure` of its own: `Edge(extract, on_failure="ignore")`."""
 
-    to: "Prerequisite"
+    to: "AnyPrerequisite"
     on_failure: str
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class CallRef:
         return f"<a call of {self.call.task.key}>"
 
 
-Prerequisite = (
+AnyPrerequisite = (
     UUID | str | tuple[str, str] | GroupRef | JobRef | DeferredRef | Edge | HasReference | HasId | AnyCall
 )
 # What a prerequisite is once it has been looked at; text is an id, or a name alone.

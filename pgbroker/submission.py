@@ -53,8 +53,9 @@ def submission_of(
     """
     Check one call and make the row that the database takes; arguments too large for it go to the storage.
 
-    A call *alone* cannot wait for another one of its list; *group* is the run group of the whole list. Everything that can be refused without the database is refused here, before anything left the
-    process: raises `InvalidArgument`, `InvalidOption`, `PayloadTooLarge`, or `BodyNotStored`.
+    A call *alone* cannot wait for another one of its list; *group* is the run group of the whole list.
+    Everything that can be refused without the database is refused here, before anything left the process:
+    raises `InvalidArgument`, `InvalidOption`, `PayloadTooLarge`, or `BodyNotStored`.
     """
     envelope, size, text = payload.encode(
         shared.signature, call.args, call.kwargs, limit_bytes=shared.body_bytes

@@ -100,6 +100,16 @@ def _wake_now(queue: str, using: str) -> None:
         _send([queue], using, using)
 
 
+def tell_freed(*, using: str) -> None:
+    """
+    Tell whoever is told in place of workers that jobs may have become ready, of whatever queue.
+
+    The workers themselves are woken by the statement that freed them.
+    """
+    if instead is not None:
+        instead("", using)
+
+
 def wake_after_commit(queue: str, *, using: str) -> None:
     """Wake the workers of a queue once the current transaction has committed; never if it rolls back."""
     if instead is not None:

@@ -69,12 +69,22 @@ class Attempt:
         "stop",
         "timeout",
         "told",
+        "using",
     )
     # Who runs it; set before the board gives it a slot.
     executor: "Executor"
 
-    def __init__(self, lease: Lease, job_type: JobType, claimed_at: float, settings: Settings) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        job_type: JobType,
+        claimed_at: float,
+        settings: Settings,
+        using: str | None = None,
+    ) -> None:
         self.lease = lease
+        # The alias of the database it came from; None: the first of DATABASES.
+        self.using = using
         self.job_type = job_type
         self.claimed_at = self.leased_from = claimed_at
         # The database takes any JSON from whoever writes rows by hand.
@@ -120,7 +130,7 @@ class Attempt:
 
     def context(self) -> JobContext:
         """Make what the handler gets as its first argument."""
-        return JobContext(self.lease, self.job_type, self.stop)
+        return JobContext(self.lease, self.job_type, self.stop, self.using)
 
     def completed(self, value: Any, settings: Settings) -> Ended:
         """

@@ -29,7 +29,7 @@ def take_in(worker: "Worker", leases: Sequence[Lease], asked_at: float) -> None:
             unknown.append(lease)
             continue
         try:
-            attempt = Attempt(lease, job_type, now, worker.settings)
+            attempt = Attempt(lease, job_type, now, worker.settings, worker.alias)
             attempt.leased_from = asked_at
             attempt.executor = worker.executors.of(job_type)
             attempt.seconds_to_deadline()

@@ -11,14 +11,36 @@ from django.db import connections, transaction
 from django.db.models import DateTimeField, F
 
 from pgbroker.conf import settings
-from pgbroker.control import HasId, job_id_of
+from pgbroker.control import job_id_of
 from pgbroker.errors import JobNotFound
-from pgbroker.models import Execution, Job, JobEvent, JobState, JobType, Pause, Queue
+from pgbroker.models import (
+    DeferredReference,
+    Execution,
+    Job,
+    JobDependency,
+    JobEvent,
+    JobState,
+    JobType,
+    Pause,
+    Queue,
+    RunGroup,
+    Unresolved,
+)
+from pgbroker.references import HasId
 from pgbroker.removals import removals
 from pgbroker.tenancy import scope_all
 
 # They stay: code knows their numbers.
 KEPT = (Queue, JobType)
+# Rows whose times belong to a job, and what they call it.
+_OF_A_JOB = (
+    (Job, "pk"),
+    (JobState, "job"),
+    (Execution, "job"),
+    (JobEvent, "job"),
+    (JobDependency, "dependent_id"),
+    (DeferredReference, "dependent_id"),
+)
 # A truncate makes new files for every partition; fewer rows than take so many bytes are sooner deleted.
 TRUNCATED_BYTES = 5_000_000
 
@@ -37,14 +59,14 @@ def age(job: UUID | str | HasId | None = None, *, using: str | None = None, **du
     """
     Let time pass for a job (or for all): move the times of its rows back by *duration* (`hours=1`).
 
-    No clock is faked: what was due in an hour is due now, a lease of a minute has expired. Events and
-    executions of the job move along; pauses only when all jobs do. Raises `JobNotFound`.
+    No clock is faked: what was due in an hour is due now, a lease of a minute has expired. Events, executions and
+    edges of the job move along; pauses and run groups only when all jobs do. Raises `JobNotFound`.
     """
     alias = using or settings().DATABASES[0]
     back = timedelta(**duration)
     job_id = None if job is None else job_id_of(job)
     with guards_off(using=alias):
-        for model, link in ((Job, "pk"), (JobState, "job"), (Execution, "job"), (JobEvent, "job")):
+        for model, link in _OF_A_JOB:
             rows = model._base_manager.using(alias)
             if job_id is not None:
                 rows = rows.filter(**{link: job_id})
@@ -52,7 +74,8 @@ def age(job: UUID | str | HasId | None = None, *, using: str | None = None, **du
             if model is Job and job_id is not None and moved == 0:
                 raise JobNotFound(job_id)
         if job_id is None:
-            Pause.objects.using(alias).update(**_moved(Pause, back))
+            for other in (Pause, RunGroup, Unresolved):
+                other._base_manager.using(alias).update(**_moved(other, back))
 
 
 @contextmanager

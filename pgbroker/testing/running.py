@@ -15,7 +15,7 @@ from pgbroker import telemetry
 from pgbroker.backend import send_signals, wants_signals
 from pgbroker.bodies import Reference, chosen_storage
 from pgbroker.conf import settings
-from pgbroker.control import HasId, job_id_of
+from pgbroker.control import job_id_of
 from pgbroker.custody import Custody
 from pgbroker.errors import JobNotFound, UndecodableArgument, UnknownQueue
 from pgbroker.ids import new_id
@@ -26,10 +26,13 @@ from pgbroker.lifecycle.declare import QueueRow, list_queues, type_ids
 from pgbroker.lifecycle.expire import expire
 from pgbroker.lifecycle.look import look
 from pgbroker.lifecycle.promote import promote
+from pgbroker.lifecycle.reconcile import resolve_deferred
 from pgbroker.lifecycle.release import release
+from pgbroker.lifecycle.resolve import resolve
 from pgbroker.lifecycle.settle import settle
 from pgbroker.outcomes import Ended
 from pgbroker.payload import decode
+from pgbroker.references import HasId
 from pgbroker.registry import JobType, names, synchronise_apart
 from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.attempt_bodies import fetch_arguments, is_too_large, save_result
@@ -39,6 +42,9 @@ from pgbroker.runtime.settler import tell_ended
 from pgbroker.states import TERMINAL, AttemptState, Status
 from pgbroker.tenancy import scope_all
 from pgbroker.testing.rows import age
+
+# Dependents, or references to what is still to come, that are looked at in one statement.
+PAGE = 1000
 
 
 class Ran(NamedTuple):
@@ -68,8 +74,8 @@ def run_jobs(
     """
     Run ready jobs of all tenants here and now, one after another, until none is left or *limit* have run.
 
-    Jobs that are due are promoted first, and jobs that a job enqueues are run too; what is scheduled for
-    later waits (see `age`), what is past its deadline fails. Handlers run in their job's tenant. Returns the
+    Jobs that are due are promoted first, and jobs that a job enqueues are run too, as are those that waited for
+    what has run; what is scheduled for later waits (see `age`), what is past its deadline fails. Handlers run in their job's tenant. Returns the
     attempts in order. With *reraise* the first error of a handler is raised, once it is recorded. Raises
     `UnknownQueue`.
     """
@@ -91,6 +97,8 @@ def run_each(*, queues: Sequence[str] | None = None, limit: int, using: str) -> 
     try:
         for _ in range(limit):
             claimed = _claim_next(served, worker_id, using)
+            while claimed is None and _resolve(using):
+                claimed = _claim_next(served, worker_id, using)
             if claimed is None:
                 return
             queue, lease = claimed
@@ -174,13 +182,23 @@ def _claim_next(served: Sequence[QueueRow], worker_id: UUID, alias: str) -> tupl
     return None
 
 
+def _resolve(alias: str) -> bool:
+    """Do what the upkeep of a worker does for jobs that wait; tells whether there was anything to do."""
+    page = resolve_deferred(limit=PAGE, using=alias)
+    settled = page.settled
+    while page.last is not None:
+        page = resolve_deferred(after=page.last, limit=PAGE, using=alias)
+        settled += page.settled
+    return resolve(limit=PAGE, using=alias) > 0 or settled > 0
+
+
 def _run(lease: Lease, queue: QueueRow, job_type: JobType | None, alias: str) -> Ran:
     if job_type is None or lease.type_version > job_type.task.version:
         release([(lease, None)], code="unknown_job_type", using=alias)
         raise AssertionError(
             f"job {lease.job_id} is of a type, or of a version of one, that this process has not registered"
         )
-    attempt = Attempt(lease, job_type, time.monotonic(), settings())
+    attempt = Attempt(lease, job_type, time.monotonic(), settings(), alias)
     attempt.started = attempt.claimed_at
     keys = {
         "job_id": lease.job_id,

@@ -130,7 +130,7 @@ class Child:
             self._attempt = None
 
     def _begin(self, number: int, assignment: wire.Assignment, job_type: JobType) -> Attempt:
-        attempt = Attempt(assignment.lease, job_type, assignment.claimed_at, self.settings)
+        attempt = Attempt(assignment.lease, job_type, assignment.claimed_at, self.settings, self._rules.alias)
         attempt.started = time.monotonic()
         with self._lock:
             self._number, self._queue, self._attempt = number, assignment.queue, attempt

@@ -1,0 +1,311 @@
+"""Run groups: jobs that belong together. Open one, fill it, seal it; look at it, cancel it, retry what failed."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from pgbroker.bulk import Outcome, enqueue_calls
+from pgbroker.conf import settings
+from pgbroker.control import PAGE, wake_queues
+from pgbroker.errors import EnqueueRefused, GroupNotFound, InvalidOption
+from pgbroker.group_options import group_options
+from pgbroker.lifecycle.cancel_group import CancelledGroup, cancel_group
+from pgbroker.lifecycle.find_group import find_group, group_of_job
+from pgbroker.lifecycle.group_progress import find_failed_members, group_progress
+from pgbroker.lifecycle.open_group import open_group
+from pgbroker.lifecycle.retry import retry_many
+from pgbroker.lifecycle.seal_group import seal_group
+from pgbroker.policy.values import whole
+from pgbroker.progress import Progress, progress_of
+from pgbroker.references import AnyPrerequisite, GroupRef, checked_name
+from pgbroker.registry import Call, JobTask, signature_of, synchronise_apart
+from pgbroker.shared_rows import database_of
+from pgbroker.states import GroupState
+from pgbroker.wakeups import tell_freed
+
+if TYPE_CHECKING:
+    from pgbroker.compat import TaskResult
+
+_BEFORE_ALL = UUID(int=0)
+
+
+class RunGroup:
+    """
+    A run group of the current tenant: jobs that belong together, and end together.
+
+    `run_group` opens one and gives its handle, `get_group` finds one. The methods that begin with *a* are for
+    async code. They work in the caller's transaction.
+    """
+
+    __slots__ = ("id", "name", "using")
+
+    def __init__(self, id: UUID, name: str, *, using: str) -> None:
+        self.id, self.name, self.using = id, name, using
+
+    def __repr__(self) -> str:
+        return f"<RunGroup {self.name!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunGroup) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def reference(self) -> GroupRef:
+        """The group as a prerequisite."""
+        return GroupRef(self.name)
+
+    def enqueue(
+        self,
+        task: JobTask[Any, Any] | Call,
+        /,
+        *args: Any,
+        depends_on: Iterable[AnyPrerequisite] | None = None,
+        on_failure: str | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> "TaskResult[..., Any]":
+        """
+        Enqueue a call into the group, while that is open, and return Django's `TaskResult`.
+
+        *task* is a task with the arguments after it, or `task.bind(...)`. *name* is the job's in the group,
+        *depends_on* what it waits for besides what the group does. Raises `GroupSealed`, `DuplicateJobName`, and
+        what any enqueue does.
+        """
+        given = {"depends_on": depends_on, "on_failure": on_failure, "name": name}
+        changes = {key: value for key, value in given.items() if value is not None}
+        if isinstance(task, Call):
+            if args or kwargs:
+                raise InvalidOption("task", "is bound to its arguments already", "Give it alone.")
+            bound, args, kwargs = task.task, tuple(task.args), dict(task.kwargs)
+        else:
+            bound = task
+            _refuse_parameters(bound, changes)
+        _refuse_elsewhere(bound, self.using)
+        bound.call_options.refuse_if_at_odds(in_group=self.name)
+        return bound.options(group=self.name, **changes).enqueue(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """
+        Enqueue many calls (`task.bind(...)`) into the group; as `pgbroker.enqueue_many`, one outcome each.
+
+        A call that is refused does not sink the others.
+        """
+        return enqueue_calls(calls, using=self.using, group=self.name)
+
+    def seal(self) -> GroupState:
+        """
+        Add nothing any more: the group ends when its last member has, an empty one at once. Returns its state then.
+
+        Waits for transactions that are adding to it. Raises `GroupNotFound`.
+        """
+        state = seal_group(self.id, using=self.using)
+        if state is None:
+            raise self._not_found()
+        tell_freed(using=self.using)
+        return state
+
+    def cancel(self, *, reason: str = "", by: str = "") -> CancelledGroup:
+        """
+        Seal the group and cancel its live members; those that run are asked to stop.
+
+        What depends on it ends as its `on_failure` says. In batches, each committed by itself unless the caller has
+        a transaction open. Returns the group's state, and how many were cancelled and asked. Raises `GroupNotFound`.
+        """
+        cancelled = requested = 0
+        while (answer := cancel_group(self.id, reason=reason, by=by, using=self.using)) is not None:
+            cancelled, requested = cancelled + answer.cancelled, requested + answer.requested
+            if not answer.is_left:
+                tell_freed(using=self.using)
+                return answer._replace(cancelled=cancelled, requested=requested)
+        raise self._not_found()
+
+    def retry_failed(self, *, attempts: int = 1, cancelled: bool = False) -> int:
+        """
+        Run again what failed in the group: failed members and dead letters, and with *cancelled* cancelled ones too.
+
+        What was cancelled because of one of them comes back by itself, and so do the dependents of the group.
+        Members that completed stay as they are. In pages, as `pgbroker.redrive`; returns how many were retried.
+        """
+        whole("attempts", attempts, 1, 10_000)
+        retried, after = 0, _BEFORE_ALL
+        while page := find_failed_members(
+            self.id, cancelled=cancelled, after=after, limit=PAGE, using=self.using
+        ):
+            answers = retry_many(page, attempts=attempts, using=self.using)
+            wake_queues(answers, using=self.using)
+            retried += sum(answer.outcome == "retried" for answer in answers)
+            after = page[-1]
+        return retried
+
+    def progress(self) -> Progress:
+        """Count the members by status. Raises `GroupNotFound`."""
+        row = group_progress(self.id, using=self.using)
+        if row is None:
+            raise self._not_found()
+        return progress_of(row)
+
+    def _not_found(self) -> GroupNotFound:
+        return GroupNotFound(f"there is no run group {self.name!r}")
+
+    # -------------------------------------------------------------- the same from async code
+
+    async def aenqueue(
+        self,
+        task: JobTask[Any, Any] | Call,
+        /,
+        *args: Any,
+        depends_on: Iterable[AnyPrerequisite] | None = None,
+        on_failure: str | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> "TaskResult[..., Any]":
+        """Enqueue a call into the group."""
+        return await sync_to_async(self.enqueue, thread_sensitive=True)(
+            task, *args, depends_on=depends_on, on_failure=on_failure, name=name, **kwargs
+        )
+
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """Enqueue many calls into the group."""
+        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+    async def aseal(self) -> GroupState:
+        """Add nothing any more."""
+        return await sync_to_async(self.seal, thread_sensitive=True)()
+
+    async def acancel(self, *, reason: str = "", by: str = "") -> CancelledGroup:
+        """Seal the group and cancel its live members."""
+        return await sync_to_async(self.cancel, thread_sensitive=True)(reason=reason, by=by)
+
+    async def aretry_failed(self, *, attempts: int = 1, cancelled: bool = False) -> int:
+        """Run again what failed in the group."""
+        return await sync_to_async(self.retry_failed, thread_sensitive=True)(
+            attempts=attempts, cancelled=cancelled
+        )
+
+    async def aprogress(self) -> Progress:
+        """Count the members by status."""
+        return await sync_to_async(self.progress, thread_sensitive=True)()
+
+
+class run_group:
+    """
+    Open a run group, fill it and seal it in one transaction: `with run_group("nightly") as group:`.
+
+    Nothing of it is seen, or runs, before the block has ended well; when the block raises, nothing of it was ever
+    there. With `async with` the transaction is that of the thread of the async code's queries.
+
+    *tolerate* says how many members may end badly, or what share ("5%"), for the group to complete all the same.
+    *on_completed* and *on_failed* are calls (`task.bind(...)`) that are enqueued when it ends so, each once at most.
+    The group, and with it each member, waits for *depends_on*; *on_failure* says what becomes of them otherwise.
+    With `seal=False` it stays open, for `RunGroup.enqueue` and `context.graft`, until `RunGroup.seal`. Entering it
+    raises `GroupExists`, `DependencyNotFound` and others; `InvalidOption` comes where it is written.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tolerate: int | str = 0,
+        on_completed: Call | JobTask[[], Any] | None = None,
+        on_failed: Call | JobTask[[], Any] | None = None,
+        depends_on: Iterable[AnyPrerequisite] = (),
+        on_failure: str = "cancel",
+        seal: bool = True,
+        using: str | None = None,
+    ) -> None:
+        self._name = checked_name("name", name)
+        self._using = using or settings().DATABASES[0]
+        self._options = group_options(
+            tolerate=tolerate,
+            callbacks={"on_completed": on_completed, "on_failed": on_failed},
+            depends_on=depends_on,
+            on_failure=on_failure,
+            using=self._using,
+        )
+        self._seal = seal
+        self._stack = ExitStack()
+
+    def __enter__(self) -> RunGroup:
+        with ExitStack() as stack:
+            stack.enter_context(transaction.atomic(using=self._using))
+            group = RunGroup(self._open(), self._name, using=self._using)
+            if self._seal:
+                stack.push(lambda kind, *_: None if kind else _seal(group))
+            self._stack = stack.pop_all()
+        return group
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
+
+    async def __aenter__(self) -> RunGroup:
+        return await sync_to_async(self.__enter__, thread_sensitive=True)()
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await sync_to_async(self.__exit__, thread_sensitive=True)(*error)
+
+    def _open(self) -> UUID:
+        if not self._options.keys() & {"on_completed", "on_failed"}:
+            return open_group(self._name, self._options, using=self._using)
+        try:
+            with transaction.atomic(using=self._using):
+                return open_group(self._name, self._options, using=self._using)
+        except EnqueueRefused as refused:
+            if refused.reason not in ("unknown_job_type", "unknown_queue"):
+                raise
+        # A callback that only lacked its declaration, because no worker has started since.
+        synchronise_apart(using=self._using)
+        return open_group(self._name, self._options, using=self._using)
+
+
+def _seal(group: RunGroup) -> None:
+    group.seal()
+
+
+def get_group(name: str, *, using: str | None = None) -> RunGroup:
+    """Find a run group of the current tenant by its name; raises `GroupNotFound`."""
+    alias = using or settings().DATABASES[0]
+    found = find_group(checked_name("name", name), using=alias)
+    if found is None:
+        raise GroupNotFound(f"there is no run group {name!r}")
+    return RunGroup(found.id, found.name, using=alias)
+
+
+def group_of(job_id: UUID, *, using: str) -> RunGroup | None:
+    """Return the run group that a job of the current tenant is in."""
+    found = group_of_job(job_id, using=using)
+    return None if found is None else RunGroup(found.id, found.name, using=using)
+
+
+def _refuse_parameters(task: JobTask[Any, Any], changes: dict[str, Any]) -> None:
+    """Refuse an option that the handler has a parameter of the same name for: which one is meant, nobody knows."""
+    signature = signature_of(task)
+    parameters = {name for name, _ in signature.positional} | signature.keyword.keys()
+    if both := sorted(parameters & changes.keys()):
+        raise InvalidOption(
+            both[0],
+            f"is an option of this call and a parameter of {task.func.__name__}",
+            f"Give the arguments apart: group.enqueue(task.bind({both[0]}=...), {both[0]}=...).",
+        )
+
+
+def _refuse_elsewhere(task: JobTask[Any, Any], using: str) -> None:
+    """Refuse a task whose jobs would not be stored where the group is."""
+    task_class = getattr(task.get_backend(), "task_class", None)
+    if not (isinstance(task_class, type) and issubclass(task_class, JobTask)):
+        raise InvalidOption(
+            "task",
+            f"goes to {type(task.get_backend()).__name__} by TASKS[{task.backend!r}], and not to pgbroker",
+            "Let TASKS name pgbroker's backend.",
+        )
+    if (alias := database_of(task)) != using:
+        raise InvalidOption(
+            "task",
+            f"is stored in the database {alias!r}, the group in {using!r}",
+            "Keep both in one database.",
+        )
