@@ -75,9 +75,9 @@ def run_jobs(
     Run ready jobs of all tenants here and now, one after another, until none is left or *limit* have run.
 
     Jobs that are due are promoted first, and jobs that a job enqueues are run too, as are those that waited for
-    what has run; what is scheduled for later waits (see `age`), what is past its deadline fails. Handlers run in their job's tenant. Returns the
-    attempts in order. With *reraise* the first error of a handler is raised, once it is recorded. Raises
-    `UnknownQueue`.
+    what has run. What is scheduled for later waits (see `age`), what is past its deadline fails. Handlers run in
+    their job's tenant. Returns the attempts in order. With *reraise* the first error of a handler is raised, once
+    it is recorded. Raises `UnknownQueue`.
     """
     ran: list[Ran] = []
     for each in run_each(queues=queues, limit=limit, using=using or settings().DATABASES[0]):
