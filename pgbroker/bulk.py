@@ -149,7 +149,7 @@ def _enqueue_group(found: _List, alias: str, tenant: str | None) -> None:
     """Enqueue the rows of one database and tenant in a transaction; one of our own that met a deadlock runs again."""
     group = found.groups[alias, tenant]
     parts = list(_statements(group.rows))
-    if len(parts) > 1:
+    if len(parts) > 1 and not linked_rows.are_in_order(group.rows, found.needs):
         above, circular = linked_rows.levels(group.places, group.rows, found.needs)
         if circular:
             found.refuse(circular)

@@ -57,8 +57,13 @@ def join(
         places.setdefault(id(call), place)
     needs: dict[int, list[int]] = {}
     refused: dict[int, PgBrokerError] = {}
+    # By the identity of a tuple of references: calls that wait for the same share it, and what is written.
+    known: dict[int, tuple[list[int], list[Any]]] = {}
     for place, (row, references) in waiting.items():
-        needs[place], row["depends_on"] = [], []
+        if (written := known.get(id(references))) is not None:
+            needs[place], row["depends_on"] = written
+            continue
+        needs[place], row["depends_on"] = written = [], []
         for reference in references:
             call = _call_of(reference)
             if call is None:
@@ -75,6 +80,8 @@ def join(
                 row["depends_on"].append(
                     {"job": job_id, "on_failure": reference.on_failure} if type(reference) is Edge else job_id
                 )
+        if place not in refused:
+            known[id(references)] = written
     return needs, spread(refused, needs) if refused else refused
 
 
@@ -111,6 +118,13 @@ def _turned(needs: Mapping[int, Iterable[int]]) -> Mapping[int, list[int]]:
         for prerequisite in prerequisites:
             dependents[prerequisite].append(place)
     return dependents
+
+
+def are_in_order(rows: Iterable[Mapping[str, Any]], needs: Mapping[int, Sequence[int]]) -> bool:
+    """Tell whether several statements may store rows as they stand, each after what it waits for, as far as is seen."""
+    if any("name" in row or "idempotency_key" in row for row in rows):
+        return False
+    return all(prerequisite < place for place, them in needs.items() for prerequisite in them)
 
 
 def levels(

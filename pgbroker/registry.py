@@ -141,18 +141,21 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
             refuse_unfit(options.on_exhausted)
         # A copy, without another look at what has not changed: calls that are linked have a task each.
         task: JobTask[P, R] = object.__new__(type(self))
-        for name in _TASK_FIELDS:
+        for name in _FIELDS_OF_DJANGO:
             object.__setattr__(task, name, getattr(self, name))
-        object.__setattr__(task, "call_options", options)
+        task.__dict__.update(self.__dict__)
+        task.__dict__["call_options"] = options
         if changes.keys() <= LINKS:
-            object.__setattr__(task, "_unlinked", self.unlinked)
+            task.__dict__["_unlinked"] = self.unlinked
+        else:
+            task.__dict__.pop("_unlinked", None)
         return task
 
     @property
     def unlinked(self) -> "JobTask[P, R]":
         """The task that says the same of its calls, but for what each is linked to; one for many."""
-        root: JobTask[P, R] = self.__dict__.get("_unlinked", self)
-        return root
+        known: JobTask[P, R] = self.__dict__.get("_unlinked", self)
+        return known
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
         """Enqueue one call in the current transaction and return Django's `TaskResult` for it."""
@@ -167,7 +170,8 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
         return Call(self, args, kwargs)
 
 
-_TASK_FIELDS = tuple(each.name for each in fields(JobTask))
+# Slots; what is our own is in a task's dictionary.
+_FIELDS_OF_DJANGO = tuple(each.name for each in fields(Task))
 
 
 class Call(NamedTuple):
