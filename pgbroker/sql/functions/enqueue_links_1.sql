@@ -32,12 +32,19 @@ declare
     by_id jsonb;
     by_name jsonb;
 begin
+    -- Refused ones too: what depends on them is refused with them. But a name that is taken means who has it.
     select
         coalesce(jsonb_object_agg(entry.id, entry.ordinal), '{}'),
-        coalesce(jsonb_object_agg(entry.group_name || '/' || entry.name, entry.ordinal) filter (where entry.name is not null), '{}')
+        coalesce(
+            jsonb_object_agg(length(entry.group_name) || '/' || entry.group_name || '/' || entry.name, entry.ordinal) filter (
+                where entry.name is not null
+                  and entry.group_name is not null
+                  and entry.outcome is distinct from 'duplicate_job_name'
+            ),
+            '{}'
+        )
     into by_id, by_name
-    from unnest(entries) as entry
-    where entry.outcome is null;
+    from unnest(entries) as entry;
 
     return array(
         select row(
@@ -152,9 +159,9 @@ begin
                     select coalesce(
                         (by_id ->> each.job_id::text)::int,
                         case
-                            when each.bare then (by_name ->> (entry.group_name || '/' || (each.reference #>> '{}')))::int
+                            when each.bare then (by_name ->> (length(entry.group_name) || '/' || entry.group_name || '/' || (each.reference #>> '{}')))::int
                             when each.reference ? 'job' and each.reference ? 'group'
-                                then (by_name ->> ((each.reference ->> 'group') || '/' || (each.reference ->> 'job')))::int
+                                then (by_name ->> (length(each.reference ->> 'group') || '/' || (each.reference ->> 'group') || '/' || (each.reference ->> 'job')))::int
                         end
                     ) as ordinal
                 ) as inside
@@ -358,7 +365,7 @@ begin
 
     select array_agg(edge.ordinal order by edge.on_ordinal) into waiting
     from unnest(edges) as edge
-    where edge.on_ordinal is not null;
+    where edge.on_ordinal <> edge.ordinal;
     select array_agg(sum order by ordinal), array_agg(needs order by ordinal)
     into starts, missing
     from (
@@ -368,10 +375,10 @@ begin
             coalesce(needed.prerequisites, 0)::int as needs
         from generate_series(1, size + 1) as place (ordinal)
         left join (
-            select edge.on_ordinal as ordinal, count(*) as dependents from unnest(edges) as edge where edge.on_ordinal is not null group by 1
+            select edge.on_ordinal as ordinal, count(*) as dependents from unnest(edges) as edge where edge.on_ordinal <> edge.ordinal group by 1
         ) as counted on counted.ordinal = place.ordinal
         left join (
-            select edge.ordinal, count(*) as prerequisites from unnest(edges) as edge where edge.on_ordinal is not null group by 1
+            select edge.ordinal, count(*) as prerequisites from unnest(edges) as edge where edge.on_ordinal <> edge.ordinal group by 1
         ) as needed on needed.ordinal = place.ordinal
     ) as laid_out;
 
