@@ -2,7 +2,8 @@
 --
 -- A wrapper over the newest enqueue_many. Left-out options come from the type's declaration. A refusal is an
 -- error with errcode PB001 whose hint is pgbroker's error code; nothing was stored then. With notify, idle
--- workers are woken when the transaction commits; without it polling finds the job.
+-- workers are woken when the transaction commits; without it polling finds the job. group, name, depends_on and
+-- on_failure are those of an entry of enqueue_many_1.
 create function pgbroker.enqueue(
     job_type text,
     kwargs jsonb default '{}',
@@ -18,7 +19,11 @@ create function pgbroker.enqueue(
     tags text[] default null,
     correlation_id text default null,
     options jsonb default null,
-    notify boolean default false
+    notify boolean default false,
+    "group" text default null,
+    name text default null,
+    depends_on jsonb default null,
+    on_failure text default null
 ) returns uuid
 language plpgsql volatile as $function$
 declare
@@ -43,13 +48,17 @@ begin
                     'idempotency_scope', idempotency_scope,
                     'window_seconds', window_seconds,
                     'on_conflict', on_conflict,
-                    'correlation_id', correlation_id
+                    'correlation_id', correlation_id,
+                    'group', "group",
+                    'name', name,
+                    'on_failure', on_failure
                 )
             )
             -- Outside of the stripping: a null inside of these is a value.
             || jsonb_build_object(
                 'tags', tags,
                 'options', options,
+                'depends_on', depends_on,
                 'args', jsonb_build_object('v', 1, 'args', '[]'::jsonb, 'kwargs', kwargs)
             )
         )
