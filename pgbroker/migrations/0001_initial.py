@@ -27,6 +27,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/enqueue_references_1.sql"),
                 RunFile("sql/functions/enqueue_entries_1.sql"),
                 RunFile("sql/functions/enqueue_links_1.sql"),
+                RunFile("sql/functions/enqueue_steps_1.sql"),
                 RunFile("sql/functions/enqueue_keys_1.sql"),
                 RunFile("sql/functions/enqueue_many_1.sql"),
                 RunFile("sql/functions/enqueue_plain_1.sql"),

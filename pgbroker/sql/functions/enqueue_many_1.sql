@@ -64,11 +64,20 @@ begin
     linked := jsonb_path_exists(jobs, '$[*] ? (exists(@.group) || exists(@.depends_on))');
     if linked then
         select * into entries, edges from pgbroker.enqueue_links_1(entries);
+        if edges <> '{}'
+            and coalesce(current_setting('pgbroker.step', true), '') = ''
+            and pgbroker.enqueue_is_delicate_1(entries, edges) then
+            return query select * from pgbroker.enqueue_in_steps_1(jobs, entries, edges) as each order by each.ordinal;
+            return;
+        end if;
     end if;
     if jsonb_path_exists(jobs, '$[*].idempotency_key ? (@ != null)') then
         if jsonb_path_exists(jobs, '$[*].on_conflict ? (@ == "replace")') then
             turns := pgbroker.enqueue_turns_1(entries);
-            if cardinality(turns) > 1 then
+            if cardinality(turns) > 1 and edges <> '{}' then
+                return query select * from pgbroker.enqueue_one_by_one_1(jobs, entries, edges) as each order by each.ordinal;
+                return;
+            elsif cardinality(turns) > 1 then
                 return query select * from pgbroker.enqueue_in_turns_1(jobs, turns) as each order by each.ordinal;
                 return;
             end if;
