@@ -563,6 +563,67 @@ def test_calls_that_wait_for_each_other_in_a_circle_are_refused_and_no_others(
     assert Job.objects.count() == 4
 
 
+def test_a_member_that_closes_a_circle_through_other_groups_is_refused_and_no_other() -> None:
+    with run_group("a", seal=False) as a, run_group("b", seal=False) as b:
+        after_a = b.enqueue(step, depends_on=[a])
+    first = step.bind(1)
+    closing = step.options(depends_on=[first, after_a]).bind(2)
+    before = stored_rows()
+
+    made = a.enqueue_many([first, closing, step.options(depends_on=[closing]).bind(3), step.bind(4)])
+    with pytest.raises(CyclicDependency):
+        a.enqueue(step, depends_on=[b])
+
+    assert [outcome.outcome for outcome in made] == [
+        "created",
+        "cyclic_dependency",
+        "prerequisite_refused",
+        "created",
+    ]
+    assert isinstance(made[1].error, CyclicDependency)
+    assert stored_rows() == {**before, "Job": before["Job"] + 2, "JobPayload": before["JobPayload"] + 2}
+    # What closes none is stored as ever.
+    assert a.enqueue_many([first, step.options(depends_on=[first]).bind(5)])[1].outcome == "created"
+
+
+def test_calls_that_replace_each_other_may_be_waited_for() -> None:
+    newest = step.options(idempotency_key="k", idempotency_scope="live", on_conflict="replace")
+    holder = step.options(idempotency_key="held").enqueue(9)
+    held = step.options(idempotency_key="held").bind(9)
+    first, second = newest.bind(1), newest.bind(2)
+
+    made = enqueue_many(
+        [
+            step.options(depends_on=[Edge(second, "block"), held]).bind(3),
+            first,
+            second,
+            held,
+            step.options(depends_on=[Edge(first, "ignore")]).bind(4),
+        ]
+    )
+
+    assert [outcome.outcome for outcome in made] == ["created", "created", "replaced", "existing", "created"]
+    assert edges(made[0].job_id) == {made[2].job_id, UUID(holder.id)}
+    assert (status(made[0].job_id), status(made[1].job_id)) == (Status.WAITING, Status.CANCELLED)
+
+
+def test_a_call_that_is_refused_with_another_one_replaces_nothing() -> None:
+    held = step.options(idempotency_key="held", on_conflict="reject")
+    newest = step.options(idempotency_key="k", idempotency_scope="live", on_conflict="replace")
+    held.enqueue(1)
+    waiting = newest.enqueue(1)
+    first = held.bind(1)
+
+    made = enqueue_many([newest.options(depends_on=[first]).bind(2), first, step.bind(3)])
+
+    assert [outcome.outcome for outcome in made] == [
+        "prerequisite_refused",
+        "idempotency_conflict",
+        "created",
+    ]
+    assert status(UUID(waiting.id)) == Status.READY
+
+
 @pytest.mark.parametrize("rows", [1, 2500], ids=["several statements", "one statement"])
 def test_the_edge_goes_to_the_job_that_holds_the_key(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr("pgbroker.bulk.ROWS_PER_STATEMENT", rows)
