@@ -1,7 +1,7 @@
 """Run groups: jobs that belong together. Open one, fill it, seal it; look at it, cancel it, retry what failed."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,26 +25,29 @@ from pgbroker.references import AnyPrerequisite, GroupRef, checked_name
 from pgbroker.registry import Call, JobTask, signature_of, synchronise_apart
 from pgbroker.shared_rows import database_of
 from pgbroker.states import GroupState
+from pgbroker.tenancy import tenant_context, tenant_of_statements
 from pgbroker.wakeups import tell_freed
 
 if TYPE_CHECKING:
     from pgbroker.compat import TaskResult
 
 _BEFORE_ALL = UUID(int=0)
+# Members that one statement of a cancel takes.
+BATCH = 500
 
 
 class RunGroup:
     """
-    A run group of the current tenant: jobs that belong together, and end together.
+    A handle of a run group: jobs that belong together, and end together.
 
-    `run_group` opens one and gives its handle, `get_group` finds one. The methods that begin with *a* are for
-    async code. They work in the caller's transaction.
+    `run_group` opens one and gives its handle, `get_group` finds one. What it does it does in the caller's
+    transaction, and in the group's tenant, whatever the current one. Methods that begin with *a* are for async code.
     """
 
-    __slots__ = ("id", "name", "using")
+    __slots__ = ("id", "name", "tenant_id", "using")
 
-    def __init__(self, id: UUID, name: str, *, using: str) -> None:
-        self.id, self.name, self.using = id, name, using
+    def __init__(self, id: UUID, name: str, *, tenant_id: str, using: str) -> None:
+        self.id, self.name, self.tenant_id, self.using = id, name, tenant_id, using
 
     def __repr__(self) -> str:
         return f"<RunGroup {self.name!r}>"
@@ -88,7 +91,8 @@ class RunGroup:
             _refuse_parameters(bound, changes)
         _refuse_elsewhere(bound, self.using)
         bound.call_options.refuse_if_at_odds(in_group=self.name)
-        return bound.options(group=self.name, **changes).enqueue(*args, **kwargs)
+        with self._in_its_tenant():
+            return bound.options(group=self.name, **changes).enqueue(*args, **kwargs)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """
@@ -96,7 +100,8 @@ class RunGroup:
 
         A call that is refused does not sink the others.
         """
-        return enqueue_calls(calls, using=self.using, group=self.name)
+        with self._in_its_tenant():
+            return enqueue_calls(calls, using=self.using, group=self.name)
 
     def seal(self) -> GroupState:
         """
@@ -104,7 +109,8 @@ class RunGroup:
 
         Waits for transactions that are adding to it. Raises `GroupNotFound`.
         """
-        state = seal_group(self.id, using=self.using)
+        with self._in_its_tenant():
+            state = seal_group(self.id, using=self.using)
         if state is None:
             raise self._not_found()
         tell_freed(using=self.using)
@@ -117,13 +123,19 @@ class RunGroup:
         What depends on it ends as its `on_failure` says. In batches, each committed by itself unless the caller has
         a transaction open. Returns the group's state, and how many were cancelled and asked. Raises `GroupNotFound`.
         """
-        cancelled = requested = 0
-        while (answer := cancel_group(self.id, reason=reason, by=by, using=self.using)) is not None:
-            cancelled, requested = cancelled + answer.cancelled, requested + answer.requested
-            if not answer.is_left:
-                tell_freed(using=self.using)
-                return answer._replace(cancelled=cancelled, requested=requested)
-        raise self._not_found()
+        total = None
+        while total is None or total.is_left:
+            with self._in_its_tenant():
+                answer = cancel_group(self.id, reason=reason, by=by, limit=BATCH, using=self.using)
+            if answer is None:
+                raise self._not_found()
+            if total is not None:
+                answer = answer._replace(
+                    cancelled=answer.cancelled + total.cancelled, requested=answer.requested + total.requested
+                )
+            total = answer
+        tell_freed(using=self.using)
+        return total
 
     def retry_failed(self, *, attempts: int = 1, cancelled: bool = False) -> int:
         """
@@ -134,21 +146,26 @@ class RunGroup:
         """
         whole("attempts", attempts, 1, 10_000)
         retried, after = 0, _BEFORE_ALL
-        while page := find_failed_members(
-            self.id, cancelled=cancelled, after=after, limit=PAGE, using=self.using
-        ):
-            answers = retry_many(page, attempts=attempts, using=self.using)
-            wake_queues(answers, using=self.using)
-            retried += sum(answer.outcome == "retried" for answer in answers)
-            after = page[-1]
+        with self._in_its_tenant():
+            while page := find_failed_members(
+                self.id, cancelled=cancelled, after=after, limit=PAGE, using=self.using
+            ):
+                answers = retry_many(page, attempts=attempts, using=self.using)
+                wake_queues(answers, using=self.using)
+                retried += sum(answer.outcome == "retried" for answer in answers)
+                after = page[-1]
         return retried
 
     def progress(self) -> Progress:
         """Count the members by status. Raises `GroupNotFound`."""
-        row = group_progress(self.id, using=self.using)
+        with self._in_its_tenant():
+            row = group_progress(self.id, using=self.using)
         if row is None:
             raise self._not_found()
         return progress_of(row)
+
+    def _in_its_tenant(self) -> AbstractContextManager[None]:
+        return nullcontext() if tenant_of_statements() == self.tenant_id else tenant_context(self.tenant_id)
 
     def _not_found(self) -> GroupNotFound:
         return GroupNotFound(f"there is no run group {self.name!r}")
@@ -234,7 +251,7 @@ class run_group:
     def __enter__(self) -> RunGroup:
         with ExitStack() as stack:
             stack.enter_context(transaction.atomic(using=self._using))
-            group = RunGroup(self._open(), self._name, using=self._using)
+            group = _handle(self._open(), self._name, self._using)
             if self._seal:
                 stack.push(lambda kind, *_: None if kind else _seal(group))
             self._stack = stack.pop_all()
@@ -273,13 +290,17 @@ def get_group(name: str, *, using: str | None = None) -> RunGroup:
     found = find_group(checked_name("name", name), using=alias)
     if found is None:
         raise GroupNotFound(f"there is no run group {name!r}")
-    return RunGroup(found.id, found.name, using=alias)
+    return _handle(found.id, found.name, alias)
 
 
 def group_of(job_id: UUID, *, using: str) -> RunGroup | None:
     """Return the run group that a job of the current tenant is in."""
     found = group_of_job(job_id, using=using)
-    return None if found is None else RunGroup(found.id, found.name, using=using)
+    return None if found is None else _handle(found.id, found.name, using)
+
+
+def _handle(group_id: UUID, name: str, using: str) -> RunGroup:
+    return RunGroup(group_id, name, tenant_id=tenant_of_statements(), using=using)
 
 
 def _refuse_parameters(task: JobTask[Any, Any], changes: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import connections
 
-from pgbroker import bodies, correlation, hooks, linked_rows, payload, telemetry
+from pgbroker import bodies, hooks, linked_rows, payload, telemetry
 from pgbroker.custody import Custody
 from pgbroker.errors import (
     IdempotencyConflict,
@@ -23,7 +23,7 @@ from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.policy.body_names import name_of
 from pgbroker.registry import Call, JobTask, names, synchronise_apart, types
 from pgbroker.shared_rows import Shared, row_of, shared_of
-from pgbroker.tenancy import current_tenant, tenant_context
+from pgbroker.tenancy import tenant_context, tenant_of_statements
 from pgbroker.wakeups import wake_after_commit
 
 if TYPE_CHECKING:
@@ -77,18 +77,13 @@ def _in_a_body(call: Call, row: dict[str, Any], envelope: dict[str, Any], using:
     connection = connections[using]
     connection.close_if_health_check_failed()
     connection.ensure_connection()
-    tenant = call.task.call_options.tenant or _tenant_of_statements()
+    tenant = call.task.call_options.tenant or tenant_of_statements()
     job_id = UUID(row["id"])
     content = payload.envelope_body(envelope)
     body = bodies.save(content, name=name_of(tenant, "arguments", job_id), tenant=tenant)
     del row["args_text"]
     row["args"], row["args_body"] = body.stub.as_json(), body.name
     return Custody(body.name, body.storage, job_id=job_id, using=using)
-
-
-def _tenant_of_statements() -> str:
-    # A statement in scope all carries no tenant, which the database reads as the default one.
-    return correlation.DEFAULT_TENANT if correlation.scope_all.get() else current_tenant()
 
 
 def submit(call: Call, *, using: str | None = None) -> tuple[Submission, Enqueued]:

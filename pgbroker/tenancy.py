@@ -49,3 +49,9 @@ def scope_all() -> Iterator[None]:
 def current_tenant() -> str:
     """Return the tenant that statements work as now; "default" when nothing was chosen."""
     return correlation.tenant.get() or correlation.DEFAULT_TENANT
+
+
+def tenant_of_statements() -> str:
+    """Return the tenant that new rows get; in scope all it is the default one."""
+    # A statement carries none then, which the database reads so.
+    return correlation.DEFAULT_TENANT if correlation.scope_all.get() else current_tenant()
