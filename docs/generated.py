@@ -160,7 +160,14 @@ def job_options() -> str:
     return table(("Parameter of `@job`", "Default"), rows)
 
 
-PUBLIC_FUNCTIONS = ("enqueue", "enqueue_many_1", "ensure_partitions_1")
+PUBLIC_FUNCTIONS = (
+    "enqueue",
+    "enqueue_many_1",
+    "open_group_1",
+    "seal_group_1",
+    "add_dependencies_1",
+    "ensure_partitions_1",
+)
 
 
 def sql_functions() -> str:

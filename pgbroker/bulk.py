@@ -160,7 +160,7 @@ def _enqueue_group(found: _List, alias: str, tenant: str | None) -> None:
         parts = list(_statements(group.rows))
     # A body hangs on the transaction that names it, and would be gone with the first one.
     bound = found.pending and not found.pending.keys().isdisjoint(group.places)
-    repeats = 1 if bound or connections[alias].in_atomic_block else REPEATS
+    repeats = REPEATS if connections[alias].get_autocommit() and not bound else 1
     for attempt in range(1, repeats + 1):
         # The ids that rows have got in place of their own.
         stored: dict[str, str] = {}

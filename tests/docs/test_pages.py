@@ -121,12 +121,18 @@ def test_the_sql_of_the_guide_runs() -> None:
         cursor.execute("select set_config('pgbroker.scope', 'all', true)")
         cursor.execute("select count(*) filter (where tenant_id = 'acme'), count(*) from pgbroker.job")
 
-        assert cursor.fetchone() == (2, 5)  # the trigger worked as the same tenant
-    assert len(grants) == 2
+        assert cursor.fetchone() == (2, 7)  # the trigger worked as the same tenant
+    assert len(grants) == 3
+
+
+def statements_about(word: str) -> list[str]:
+    """List the SQL of the guide that has this word in it."""
+    guide = blocks(DOCS / "howto" / "enqueue-from-sql.md")
+    return [block.body for block in guide if block.language == "postgresql" and word in block.body]
 
 
 def test_the_grants_of_the_guide_are_enough_and_no_more_than_it_takes(superuser: psycopg.Connection) -> None:
-    first, second = (
+    first, waiting, second = (
         block.body
         for block in blocks(DOCS / "howto" / "enqueue-from-sql.md")
         if block.language == "postgresql" and block.body.startswith("grant")
@@ -141,10 +147,17 @@ def test_the_grants_of_the_guide_are_enough_and_no_more_than_it_takes(superuser:
         with pytest.raises(psycopg.errors.InsufficientPrivilege), superuser.transaction():
             superuser.execute(f"{enqueue}, on_conflict => 'replace')")
         superuser.execute("reset role")
+        superuser.execute(waiting)
+        superuser.execute("set local role shop_writer")
+        for body in statements_about("open_group_1"):
+            superuser.execute(body)
+        (waits,) = superuser.execute("select count(*) from pgbroker.job where status = 1").fetchone()
+        superuser.execute("reset role")
         superuser.execute(second)
         superuser.execute("set local role shop_writer")
         superuser.execute(f"{enqueue}, on_conflict => 'replace')")
         superuser.execute("reset role")
         statuses = superuser.execute("select status from pgbroker.job order by status").fetchall()
 
-        assert statuses == [(Status.READY,), (Status.CANCELLED,)]
+        assert statuses == [(Status.WAITING,), (Status.READY,), (Status.READY,), (Status.CANCELLED,)]
+        assert waits == 1

@@ -58,9 +58,10 @@ begin
             || jsonb_build_object(
                 'tags', tags,
                 'options', options,
-                'depends_on', depends_on,
                 'args', jsonb_build_object('v', 1, 'args', '[]'::jsonb, 'kwargs', kwargs)
             )
+            -- The key alone makes a job one that is looked at for others.
+            || case when depends_on is null then '{}' else jsonb_build_object('depends_on', depends_on) end
         )
     );
     if answer.outcome not in ('created', 'replaced', 'existing') then
