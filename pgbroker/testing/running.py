@@ -189,7 +189,7 @@ def _resolve(alias: str) -> bool:
     while page.last is not None:
         page = resolve_deferred(after=page.last, limit=PAGE, using=alias)
         settled += page.settled
-    return resolve(limit=PAGE, using=alias) > 0 or settled > 0
+    return resolve(limit=PAGE, using=alias).looked_at > 0 or settled > 0
 
 
 def _run(lease: Lease, queue: QueueRow, job_type: JobType | None, alias: str) -> Ran:
