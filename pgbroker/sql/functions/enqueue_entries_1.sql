@@ -32,6 +32,8 @@ create type pgbroker.enqueue_entry_1 as (
     depends_on jsonb,
     on_failure smallint,
     waits boolean,
+    -- How deep its group is: every member is at least as deep.
+    level int,
     outcome text,
     detail text
 );
@@ -159,6 +161,7 @@ language sql stable as $function$
         nullif(nullif(depends_on, '[]'), 'null'),
         pgbroker.on_failure_1(on_failure),
         false,
+        0,
         refusal[1],
         refusal[2]
     from given

@@ -20,6 +20,31 @@ create type pgbroker.edge_1 as (
     detail text
 );
 
+-- A group and a name in it as one text, which is no other pair's.
+create function pgbroker.name_in_group_1(group_name text, name text) returns text
+language sql immutable as $function$
+    select length(group_name) || ':' || group_name || name
+$function$;
+
+-- Find a run group by its name. From and to, and in order: then no index will do but the one of names, whatever the
+-- statistics.
+create function pgbroker.group_named_1(tenant text, wanted text) returns table (id uuid, level int)
+language plpgsql stable
+    set enable_seqscan = off
+as $function$
+begin
+    return query
+        select run_group.id, run_group.level
+        from pgbroker.run_group
+        where run_group.tenant_id >= tenant
+          and run_group.tenant_id <= tenant
+          and run_group.name >= wanted
+          and run_group.name <= wanted
+        order by run_group.tenant_id, run_group.name
+        limit 1;
+end
+$function$;
+
 -- Read the references of entries, whose groups are known, into edges. An id or a name of another tenant is not found,
 -- in the same words as one that does not exist.
 create function pgbroker.references_1(entries pgbroker.enqueue_entry_1[]) returns pgbroker.edge_1[]
@@ -28,19 +53,19 @@ language plpgsql stable
 as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
-    -- Look-ups in an object: a join of two arrays is quadratic.
+    -- Look-ups in an object: a join of two arrays is quadratic. Of entries that share an id, or a name, the first that
+    -- is not refused; a refused one is there too, since what waits for it is to hear so.
     by_id jsonb;
     by_name jsonb;
 begin
     -- Refused ones too: what depends on them is refused with them. But a name that is taken means who has it.
     select
-        coalesce(jsonb_object_agg(entry.id, entry.ordinal), '{}'),
+        coalesce(jsonb_object_agg(entry.id, entry.ordinal order by entry.outcome is null, entry.ordinal desc), '{}'),
         coalesce(
-            jsonb_object_agg(length(entry.group_name) || '/' || entry.group_name || '/' || entry.name, entry.ordinal) filter (
-                where entry.name is not null
-                  and entry.group_name is not null
-                  and entry.outcome is distinct from 'duplicate_job_name'
-            ),
+            jsonb_object_agg(
+                pgbroker.name_in_group_1(entry.group_name, entry.name), entry.ordinal
+                order by entry.outcome is null, entry.ordinal desc
+            ) filter (where entry.group_name is not null and entry.name is not null and entry.outcome is distinct from 'duplicate_job_name'),
             '{}'
         )
     into by_id, by_name
@@ -60,7 +85,7 @@ begin
             case
                 when found.refusal is not null then found.refusal
                 when found.width > 10000 then 'too_many_dependencies'
-                when found.on_ordinal = found.ordinal or found.job_id = found.entry_id then 'self_dependency'
+                when found.on_ordinal = found.ordinal or found.entry_id in (found.job_id, found.group_id) then 'self_dependency'
                 when found.group_id = found.own_group then 'cyclic_dependency'
                 when found.copy > 1 then 'duplicate_dependency'
                 when found.level > 10000 then 'dependency_too_deep'
@@ -69,6 +94,7 @@ begin
                 when found.refusal is not null then found.detail
                 when found.width > 10000 then format('depends_on has %s elements. Give at most 10000.', found.width)
                 when found.on_ordinal = found.ordinal or found.job_id = found.entry_id then 'the job depends on itself'
+                when found.group_id = found.entry_id then 'the run group depends on itself'
                 when found.group_id = found.own_group then 'a member of a group waits for its own group'
                 when found.copy > 1 then format('depends_on names %s twice', found.said)
                 when found.level > 10000 then 'the chain is longer than 10000 jobs'
@@ -78,10 +104,18 @@ begin
             select
                 target.*,
                 count(*) over (partition by target.ordinal) as width,
+                -- The same for all edges of a job: whoever comes next reads one of them.
+                max(target.own_level) over (partition by target.ordinal) as level,
                 row_number() over (
                     partition by
                         target.ordinal,
-                        coalesce(target.on_ordinal::text, target.job_id::text, target.group_id::text, target.said)
+                        coalesce(
+                            target.on_ordinal::text,
+                            target.job_id::text,
+                            target.group_id::text,
+                            pgbroker.name_in_group_1(target.deferred_group, coalesce('/' || target.deferred_job, '')),
+                            target.said
+                        )
                     order by target.place
                 ) as copy
             from (
@@ -91,15 +125,14 @@ begin
                     entry.run_group_id as own_group,
                     each.place,
                     left(each.reference::text, 200) as said,
-                    coalesce(pgbroker.on_failure_1(each.reference ->> 'on_failure'), 0) as own_on_failure,
                     case
-                        when each.reference ? 'on_failure' then pgbroker.on_failure_1(each.reference ->> 'on_failure')
-                        else entry.on_failure
+                        when each.reference ->> 'on_failure' is null then entry.on_failure
+                        else pgbroker.on_failure_1(each.reference ->> 'on_failure')
                     end as on_failure,
                     inside.ordinal as on_ordinal,
                     case when inside.ordinal is null then coalesce(outside.id, member.id) end as job_id,
                     case when inside.ordinal is null and outside.id is null and member.id is null then whole_group.id end as group_id,
-                    1 + case
+                    greatest(entry.level, 1 + case
                         when inside.ordinal is not null then 0
                         when coalesce(outside.id, member.id) is not null then coalesce(
                             (
@@ -111,27 +144,31 @@ begin
                             0
                         )
                         else coalesce(whole_group.level, 0)
-                    end as level,
-                    case when missing.so and each.reference ? 'within_seconds' then each.reference ->> 'group' end as deferred_group,
-                    case when missing.so and each.reference ? 'within_seconds' then each.reference ->> 'job' end as deferred_job,
+                    end) as own_level,
+                    case when missing.so and each.parts ? 'within_seconds' then each.reference ->> 'group' end as deferred_group,
+                    case when missing.so and each.parts ? 'within_seconds' then each.reference ->> 'job' end as deferred_job,
                     case
-                        when missing.so and each.reference ? 'within_seconds'
+                        when missing.so and each.parts ? 'within_seconds'
                             then (each.reference ->> 'within_seconds')::double precision * interval '1 second'
                     end as within,
                     case
-                        when each.bare and member.id is not null and whole_group.id is not null then 'ambiguous_dependency'
-                        when missing.so and not each.reference ? 'within_seconds' then 'dependency_not_found'
+                        when each.bare and whole_group.id is not null and (member.id is not null or inside.ordinal is not null)
+                            then 'ambiguous_dependency'
+                        when missing.so and not each.parts ? 'within_seconds' then 'dependency_not_found'
                     end as refusal,
                     case
-                        when each.bare and member.id is not null and whole_group.id is not null then format(
+                        when each.bare and whole_group.id is not null and (member.id is not null or inside.ordinal is not null) then format(
                             '%s is a job of the group and a run group. Say {"group": ...} or {"group": ..., "job": ...}.', each.reference
                         )
-                        when missing.so and not each.reference ? 'within_seconds'
+                        when missing.so and not each.parts ? 'within_seconds'
                             then format('there is no %s', case
                                 when each.job_id is not null then 'job ' || each.job_id
-                                when each.reference ? 'job' then format(
+                                when each.parts ? 'job' and each.parts ? 'group' then format(
                                     'job %s in a run group %s', each.reference -> 'job', each.reference -> 'group'
                                 )
+                                when each.parts ? 'job' then format('job with the id %s', each.reference -> 'job')
+                                when each.bare and entry.group_name is not null
+                                    then format('job %s in the run group, and no run group of that name', each.reference)
                                 else format('run group %s', coalesce(each.reference -> 'group', each.reference))
                             end)
                     end as detail
@@ -141,6 +178,8 @@ begin
                         reference,
                         place,
                         shaped.job_id,
+                        -- Of a name alone the operator ? would say that it has itself for a key.
+                        case when jsonb_typeof(reference) = 'object' then reference else '{}' end as parts,
                         jsonb_typeof(reference) = 'string' and shaped.job_id is null as bare
                     from jsonb_array_elements(entry.depends_on) with ordinality as given (reference, place)
                     cross join lateral (
@@ -159,36 +198,29 @@ begin
                     select coalesce(
                         (by_id ->> each.job_id::text)::int,
                         case
-                            when each.bare then (by_name ->> (length(entry.group_name) || '/' || entry.group_name || '/' || (each.reference #>> '{}')))::int
-                            when each.reference ? 'job' and each.reference ? 'group'
-                                then (by_name ->> (length(each.reference ->> 'group') || '/' || (each.reference ->> 'group') || '/' || (each.reference ->> 'job')))::int
+                            when each.bare
+                                then (by_name ->> pgbroker.name_in_group_1(entry.group_name, each.reference #>> '{}'))::int
+                            when each.parts ? 'job' and each.parts ? 'group'
+                                then (by_name ->> pgbroker.name_in_group_1(each.reference ->> 'group', each.reference ->> 'job'))::int
                         end
                     ) as ordinal
                 ) as inside
                 left join lateral (
                     select job.id
                     from pgbroker.job
-                    where inside.ordinal is null and job.id = each.job_id and job.tenant_id = tenant
+                    where inside.ordinal is null and job.id = any (array[each.job_id]) and (job.tenant_id = tenant) is true
                     offset 0
-                ) as outside on true
+                ) as outside on each.job_id is not null
+                left join lateral pgbroker.group_named_1(
+                    tenant, case when each.bare then each.reference #>> '{}' else each.reference ->> 'group' end
+                ) as named_group on each.job_id is null
                 left join lateral (
-                    select run_group.id, run_group.level
-                    from pgbroker.run_group
-                    where run_group.tenant_id = tenant
-                      and run_group.name = case when each.bare then each.reference #>> '{}' else each.reference ->> 'group' end
-                      and not (each.reference ? 'job' and jsonb_typeof(each.reference) = 'object')
-                    offset 0
-                ) as whole_group on true
+                    select named_group.id, named_group.level
+                ) as whole_group on not each.parts ? 'job'
                 left join lateral (
-                    select case
-                        when each.bare then entry.run_group_id
-                        else (
-                            select run_group.id
-                            from pgbroker.run_group
-                            where run_group.tenant_id = tenant and run_group.name = each.reference ->> 'group'
-                        )
-                    end as group_id,
-                    case when each.bare then each.reference #>> '{}' else each.reference ->> 'job' end as name
+                    select
+                        case when each.bare then entry.run_group_id else named_group.id end as group_id,
+                        case when each.bare then each.reference #>> '{}' else each.reference ->> 'job' end as name
                     offset 0
                 ) as named on true
                 left join lateral (
@@ -236,10 +268,13 @@ begin
         -- transaction is just adding: these take turns, until they commit.
         if exists (
             select
-            from unnest(entries) as entry
-            join pgbroker.run_group on run_group.tenant_id = tenant and run_group.name = entry.group_name
-            where entry.outcome is null
-              and entry.depends_on is not null
+            from pgbroker.run_group
+            where run_group.tenant_id = any (array[tenant])
+              and run_group.name = any (array(
+                  select distinct entry.group_name
+                  from unnest(entries) as entry
+                  where entry.outcome is null and entry.depends_on is not null
+              ))
               and run_group.opened_in <> pg_current_xact_id()::text::bigint
         ) then
             perform pgbroker.lock_graph_1(tenant);
@@ -249,6 +284,7 @@ begin
             jsonb_build_object(
                 'id', held.id,
                 'open', held.state = 0 /* open */,
+                'level', held.level,
                 'waits', exists (
                     select from pgbroker.job_dependency as edge where edge.dependent_id = held.id and edge.satisfied_at is null
                 )
@@ -256,10 +292,12 @@ begin
         )
         into known
         from (
-            select run_group.id, run_group.name, run_group.state
+            select run_group.id, run_group.name, run_group.state, run_group.level
             from pgbroker.run_group
-            where run_group.tenant_id = tenant
-              and run_group.name in (select entry.group_name from unnest(entries) as entry)
+            where run_group.tenant_id = any (array[tenant])
+              and run_group.name = any (array(
+                  select distinct entry.group_name from unnest(entries) as entry where entry.outcome is null
+              ))
             order by run_group.id
             for key share
         ) as held;
@@ -273,16 +311,31 @@ begin
                     entry, 'group_sealed', format('run group %L is sealed: nothing is added to it any more', entry.group_name)
                 )
                 when entry.name is not null and (
-                    row_number() over (partition by entry.group_name, entry.name order by entry.ordinal) > 1
+                    row_number() over (
+                        partition by entry.group_name, entry.name, entry.outcome is null order by entry.ordinal
+                    ) > 1
                     or exists (
                         select
                         from pgbroker.job
-                        where job.run_group_id = (own.said ->> 'id')::uuid and job.name = entry.name and job.id <> entry.id
+                        where job.run_group_id = any (array[(own.said ->> 'id')::uuid])
+                          and job.name = any (array[entry.name])
+                          and job.id <> entry.id
+                          -- Whoever has the entry's key is its answer.
+                          and not exists (
+                              select
+                              from pgbroker.idempotency as held
+                              where held.tenant_id = tenant
+                                and held.job_type_id = entry.job_type_id
+                                and held.key = entry.idempotency_key
+                                and held.job_id = job.id
+                          )
                     )
                 ) then pgbroker.enqueue_with_outcome_1(
                     entry, 'duplicate_job_name', format('run group %L has a job %L', entry.group_name, entry.name)
                 )
-                else pgbroker.enqueue_in_group_1(entry, (own.said ->> 'id')::uuid, (own.said ->> 'waits')::boolean)
+                else pgbroker.enqueue_in_group_1(
+                    entry, (own.said ->> 'id')::uuid, (own.said ->> 'waits')::boolean, (own.said ->> 'level')::int
+                )
             end
             from unnest(entries) as entry
             cross join lateral (select known -> entry.group_name as said) as own
@@ -292,6 +345,20 @@ begin
 
     edges := pgbroker.references_1(entries);
     if exists (select from unnest(edges) as edge where edge.refusal is not null or edge.on_ordinal is not null) then
+        -- An id that another job has: what waits for the entry must not come to wait for that one.
+        entries := array(
+            select case
+                when awaited.ordinal is not null and entry.outcome is null and pgbroker.is_taken_1(entry)
+                    then pgbroker.enqueue_with_outcome_1(
+                        entry, 'invalid_option', format('id %s is taken by a job with another body or key', entry.id)
+                    )
+                else entry
+            end
+            from unnest(entries) as entry
+            left join (select distinct edge.on_ordinal as ordinal from unnest(edges) as edge) as awaited
+                on awaited.ordinal = entry.ordinal
+            order by entry.ordinal
+        );
         select * into entries, edges from pgbroker.enqueue_order_1(entries, edges);
     end if;
     -- The grants of waiting follow in one go: a composite is copied whole with each change.
@@ -304,12 +371,32 @@ begin
 end
 $function$;
 
-create function pgbroker.enqueue_in_group_1(entry pgbroker.enqueue_entry_1, run_group_id uuid, waits boolean)
+-- Tell whether the id of an entry is that of a job of its tenant which is another one.
+create function pgbroker.is_taken_1(entry pgbroker.enqueue_entry_1) returns boolean
+language plpgsql stable as $function$
+begin
+    return exists (
+        select
+        from pgbroker.job
+        join pgbroker.job_payload as payload on payload.job_id = any (array[job.id])
+        where job.id = any (array[entry.id])
+          and job.tenant_id = coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default')
+          and not (
+              job.job_type_id = entry.job_type_id
+              and payload.args = entry.args
+              and payload.idempotency_key is not distinct from entry.idempotency_key
+          )
+    );
+end
+$function$;
+
+create function pgbroker.enqueue_in_group_1(entry pgbroker.enqueue_entry_1, run_group_id uuid, waits boolean, level int)
 returns pgbroker.enqueue_entry_1
 language plpgsql immutable as $function$
 begin
     entry.run_group_id := run_group_id;
     entry.waits := waits;
+    entry.level := level;
     return entry;
 end
 $function$;
@@ -337,6 +424,9 @@ declare
     levels int[] := array_fill(0, array[size]);
     codes text[] := array_fill(null::text, array[size]);
     details text[] := array_fill(null::text, array[size]);
+    followers jsonb;
+    below int[];
+    above int[];
     -- The edges inside of the call by the entry that is waited for: those of entry n are at starts[n] to starts[n + 1] - 1.
     starts int[];
     waiting int[];
@@ -346,7 +436,10 @@ declare
     each int;
     dependent int;
 begin
-    select array_agg(edge.refusal order by entry.ordinal), array_agg(edge.detail order by entry.ordinal), array_agg(coalesce(edge.level, 0) order by entry.ordinal)
+    select
+        array_agg(edge.refusal order by entry.ordinal),
+        array_agg(edge.detail order by entry.ordinal),
+        array_agg(greatest(entry.level, edge.level, 0) order by entry.ordinal)
     into codes, details, levels
     from unnest(entries) as entry
     left join (
@@ -363,9 +456,32 @@ begin
     into codes
     from unnest(entries) as entry;
 
+    -- Who waits for an entry whose key an earlier one has waits for that one's job. One that replaces it has its own.
+    followers := (
+        select jsonb_object_agg(same_key.ordinal, same_key.first)
+        from (
+            select
+                entry.ordinal,
+                entry.on_conflict,
+                first_value(entry.ordinal) over (
+                    partition by entry.job_type_id, entry.idempotency_key order by entry.ordinal
+                ) as first
+            from unnest(entries) as entry
+            where entry.outcome is null and entry.idempotency_key is not null
+        ) as same_key
+        where same_key.first < same_key.ordinal and same_key.on_conflict <> 'replace'
+    );
+    select array_agg(edge.ordinal), array_agg(edge.on_ordinal)
+    into below, above
+    from (
+        select edge.ordinal, edge.on_ordinal from unnest(edges) as edge where edge.on_ordinal <> edge.ordinal
+        union all
+        select edge.ordinal, (followers ->> edge.on_ordinal::text)::int from unnest(edges) as edge
+    ) as edge
+    where edge.on_ordinal is not null;
+
     select array_agg(edge.ordinal order by edge.on_ordinal) into waiting
-    from unnest(edges) as edge
-    where edge.on_ordinal <> edge.ordinal;
+    from unnest(below, above) as edge (ordinal, on_ordinal);
     select array_agg(sum order by ordinal), array_agg(needs order by ordinal)
     into starts, missing
     from (
@@ -375,10 +491,14 @@ begin
             coalesce(needed.prerequisites, 0)::int as needs
         from generate_series(1, size + 1) as place (ordinal)
         left join (
-            select edge.on_ordinal as ordinal, count(*) as dependents from unnest(edges) as edge where edge.on_ordinal <> edge.ordinal group by 1
+            select edge.on_ordinal as ordinal, count(*) as dependents
+            from unnest(below, above) as edge (ordinal, on_ordinal)
+            group by edge.on_ordinal
         ) as counted on counted.ordinal = place.ordinal
         left join (
-            select edge.ordinal, count(*) as prerequisites from unnest(edges) as edge where edge.on_ordinal <> edge.ordinal group by 1
+            select edge.ordinal, count(*) as prerequisites
+            from unnest(below, above) as edge (ordinal, on_ordinal)
+            group by edge.ordinal
         ) as needed on needed.ordinal = place.ordinal
     ) as laid_out;
 
@@ -408,11 +528,11 @@ begin
     entries := array(
         select case
             when entry.outcome is not null then entry
-            when missing[entry.ordinal] > 0 then pgbroker.enqueue_with_outcome_1(
-                entry, 'cyclic_dependency', 'the job depends on itself, by way of other entries of this call'
-            )
             when codes[entry.ordinal] is not null
                 then pgbroker.enqueue_with_outcome_1(entry, codes[entry.ordinal], details[entry.ordinal])
+            when missing[entry.ordinal] > 0 then pgbroker.enqueue_with_outcome_1(
+                entry, 'cyclic_dependency', 'by way of other entries of this call the job depends on itself, or on one that does'
+            )
             else entry
         end
         from unnest(entries) as entry
@@ -492,6 +612,7 @@ as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     over uuid[];
+    freed uuid[];
     joined record;
 begin
     insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
@@ -514,13 +635,22 @@ begin
     on conflict do nothing;
     -- What a group waits for, each of its members waits for.
     insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
-    select entry.id, edge.prerequisite_id, edge.kind - 2, tenant, edge.on_failure, edge.level
+    select
+        ids[entry.ordinal],
+        edge.prerequisite_id,
+        edge.kind - 2,
+        tenant,
+        edge.on_failure,
+        greatest(
+            edge.level,
+            (select own.level from pgbroker.job_dependency as own where own.dependent_id = ids[entry.ordinal] limit 1)
+        )
     from unnest(entries) as entry
     join pgbroker.job_dependency as edge on edge.dependent_id = any (array[entry.run_group_id])
     where entry.outcome is null
       and entry.run_group_id is not null
       and edge.satisfied_at is null
-      and (entry.id in (select unnest(made))) is true
+      and (ids[entry.ordinal] in (select unnest(made))) is true
     on conflict do nothing;
 
     for joined in
@@ -542,7 +672,7 @@ begin
             || array(
                 select edge.prerequisite_id
                 from pgbroker.job_dependency as edge
-                where edge.dependent_id in (select entry.run_group_id from unnest(entries) as entry)
+                where edge.dependent_id = any (array(select distinct entry.run_group_id from unnest(entries) as entry))
                   and edge.satisfied_at is null
             )
         ) as prerequisite
@@ -550,6 +680,20 @@ begin
     );
     if over <> '{}' then
         perform pgbroker.resolve_1(over, 1000000, interval '0', ids, true);
+    end if;
+    -- What a group waited for may have been met since its new members were told to wait.
+    freed := array(
+        select ids[entry.ordinal]
+        from unnest(entries) as entry
+        where entry.waits
+          and entry.outcome is null
+          and entry.run_group_id is not null
+          and (entry.ordinal in (select edge.ordinal from unnest(edges) as edge)) is not true
+          and (ids[entry.ordinal] in (select unnest(made))) is true
+          and not pgbroker.is_held_1(ids[entry.ordinal])
+    );
+    if freed <> '{}' then
+        perform pgbroker.decide_1(freed, null, null);
     end if;
 end
 $function$;
@@ -568,7 +712,7 @@ begin
         select node
         from unnest(nodes) as node
         where exists (
-            select from pgbroker.job_dependency as edge where edge.prerequisite_id = node and edge.satisfied_at is null
+            select from pgbroker.job_dependency as edge where edge.prerequisite_id = node and edge.satisfied_at is null offset 0
         )
     );
     if targets = '{}' or prerequisites = '{}' then
@@ -582,12 +726,15 @@ begin
         cross join lateral (
             select edge.prerequisite_id as id
             from pgbroker.job_dependency as edge
-            where edge.dependent_id = reached.id and edge.satisfied_at is null
+            where edge.dependent_id = any (array[reached.id]) and edge.satisfied_at is null
             union all
-            -- A group waits for its members; of these only the ones that wait lead any further.
+            -- A group waits for its members; of these only the ones that wait lead any further, and those that ended
+            -- before they ran, since they may come back.
             select job.id
             from pgbroker.job
-            where job.run_group_id = reached.id and job.status in (1 /* waiting */, 5 /* blocked */)
+            where job.run_group_id = any (array[reached.id])
+              and job.status in (1 /* waiting */, 5 /* blocked */, 11 /* failed */, 13 /* cancelled */)
+            offset 0
         ) as next
     )
     select reached.id into met from reached where reached.id = any (targets) limit 1;

@@ -35,6 +35,7 @@ declare
     edges pgbroker.edge_1[];
     answers text[][];
     ids uuid[];
+    late uuid[];
 begin
     if tenant !~ '^[A-Za-z0-9._-]{1,63}$' then
         raise exception 'pgbroker.tenant_id % is not a tenant id: 1 to 63 of A-Z, a-z, 0-9, ".", "_", "-"', quote_literal(left(tenant, 80))
@@ -168,9 +169,36 @@ begin
             return query select * from pgbroker.enqueue_again_1(jobs, entries, made) as again order by again.ordinal;
             return;
         end if;
-        select array_agg(again.job_id order by again.ordinal), array_agg(array[again.outcome, again.detail] order by again.ordinal)
-        into ids, answers
+        -- What waits for what is known already, by places: it follows with the ids that the jobs have in the end.
+        jobs := (
+            select jsonb_agg(case jsonb_typeof(given) when 'object' then given - 'depends_on' else given end order by place)
+            from jsonb_array_elements(jobs) with ordinality as each (given, place)
+        );
+        select
+            array_agg(again.job_id order by again.ordinal),
+            array_agg(array[again.outcome, again.detail] order by again.ordinal),
+            array_agg(again.job_id) filter (
+                where again.outcome in ('created', 'replaced') and (again.job_id in (select unnest(made))) is not true
+            )
+        into ids, answers, late
         from pgbroker.enqueue_again_1(jobs, entries, made) as again;
+        made := made || late;
+        if exists (
+            select
+            from unnest(edges) as edge
+            where answers[edge.on_ordinal][1] not in ('created', 'replaced', 'existing')
+              and (ids[edge.ordinal] in (select unnest(made))) is true
+        ) then
+            -- The jobs that wait for it are there already: nothing of the call is kept.
+            raise exception 'pgbroker: an entry was refused only when it was stored, and others of the call depend on it'
+                using errcode = 'PB001', hint = 'prerequisite_refused';
+        end if;
+        update pgbroker.job
+        set status = 1 /* waiting */,
+            ready_at = null
+        where job.id = any (late)
+          and job.status in (0 /* scheduled */, 2 /* ready */)
+          and (job.id in (select ids[edge.ordinal] from unnest(edges) as edge)) is true;
         perform pgbroker.enqueue_edges_1(entries, edges, ids, made);
         return query
             select place, ids[place], answers[place][1], answers[place][2]
@@ -260,9 +288,10 @@ begin
 end
 $function$;
 
--- Finish a call in which some ids already existed. Ours with the same body and key: the stored job is the
--- answer, which makes a repeated call with the same id harmless; with another body it is refused, and a key it
--- took is let go of. Another tenant's id: the job is made under a new one, which is the answer.
+-- Finish a call in which some ids already existed, or names in a group. Ours with the same body and key: the stored job
+-- is the answer, which makes a repeated call with the same id harmless; with another body it is refused, and a key it
+-- took is let go of. Another tenant's id: the job is made under a new one, which is the answer. So is one whose name was
+-- taken meanwhile, to hear that.
 create function pgbroker.enqueue_again_1(jobs jsonb, entries pgbroker.enqueue_entry_1[], made uuid[])
 returns table (ordinal int, job_id uuid, outcome text, detail text)
 language plpgsql volatile as $function$
@@ -273,6 +302,7 @@ declare
     taken uuid[] := '{}';
     given uuid[] := '{}';
     fresh uuid;
+    answer record;
     same boolean;
 begin
     -- Of the entries that share an id, the first was made. "in" as a value is a hashed look-up; a join of two
@@ -335,16 +365,30 @@ begin
               and held.job_type_id = entry.job_type_id
               and held.key = entry.idempotency_key
               and held.job_id = entry.id;
+            select * into answer
+            from pgbroker.enqueue_many_1(
+                jsonb_build_array((jobs -> (entry.ordinal - 1)) || jsonb_build_object('id', fresh))
+            );
+            if answer.outcome not in ('created', 'replaced', 'existing') then
+                -- Its name in the group was taken, a moment ago.
+                delete from pgbroker.idempotency as held
+                where held.tenant_id = tenant
+                  and held.job_type_id = entry.job_type_id
+                  and held.key = entry.idempotency_key
+                  and held.job_id = fresh;
+            end if;
+            -- Arguments are stored even where the job was not.
+            delete from pgbroker.job_payload as payload
+            where payload.job_id = entry.id
+              and payload.tenant_id = tenant
+              and not exists (select from pgbroker.job where job.id = entry.id);
             return query
                 select
                     entry.ordinal,
-                    again.job_id,
+                    answer.job_id,
                     -- Whose place it took was said before its id turned out to be taken.
-                    case when again.outcome = 'created' and entry.detail is not null then 'replaced' else again.outcome end,
-                    coalesce(again.detail, entry.detail)
-                from pgbroker.enqueue_many_1(
-                    jsonb_build_array((jobs -> (entry.ordinal - 1)) || jsonb_build_object('id', fresh))
-                ) as again;
+                    case when answer.outcome = 'created' and entry.detail is not null then 'replaced' else answer.outcome end,
+                    coalesce(answer.detail, entry.detail);
         end if;
     end loop;
 
