@@ -182,8 +182,9 @@ def end(*job_ids: UUID, status: Status = COMPLETED) -> None:
     """
     with guards_off(), connection.cursor() as cursor:
         cursor.execute(
-            "update pgbroker.job set status = %s, finished_at = statement_timestamp(), ready_at = coalesce(ready_at, "
-            "statement_timestamp()), available_at = null, worker_id = null, lease_expires_at = null where id = any (%s)",
+            "update pgbroker.job set status = %s, finished_at = statement_timestamp(), available_at = null, "
+            "ready_at = coalesce(ready_at, statement_timestamp()), worker_id = null, lease_expires_at = null "
+            "where id = any (%s)",
             (int(status), list(job_ids)),
         )
         assert cursor.rowcount == len(set(job_ids))
