@@ -58,8 +58,9 @@ def test_a_key_that_means_nothing_refuses_its_own_entry():
     assert refused[2:] == (
         "invalid_option",
         'there is no key "prioritty". Use args, args_body, available_at, correlation_id, deadline_at, '
-        "deadline_seconds, delay_seconds, id, idempotency_key, idempotency_scope, job_type, lane, max_attempts, "
-        "on_conflict, options, principal, priority, queue, tags, traceparent, type_version, window_seconds.",
+        "deadline_seconds, delay_seconds, depends_on, group, id, idempotency_key, idempotency_scope, job_type, lane, "
+        "max_attempts, name, on_conflict, on_failure, options, principal, priority, queue, tags, traceparent, "
+        "type_version, window_seconds.",
     )
     assert unreadable[2] == "invalid_option"
     assert [each[2] for each in enqueue(wrong)] == ["invalid_option"]

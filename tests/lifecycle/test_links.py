@@ -196,8 +196,8 @@ def test_an_entry_that_waits_for_the_holder_of_a_key_waits_for_that_job():
     assert edges(dependent.job_id) == {holder.job_id: (0, False)}
 
 
-def test_what_waits_for_an_entry_that_comes_in_a_later_turn_is_refused():
-    """An entry that replaces another of the same call comes after it, in a call of its own."""
+def test_what_waits_for_an_entry_that_replaces_another_of_the_call_waits_for_that():
+    """An entry that replaces another of the same call comes after it, and before what waits for it."""
     old, new, waiting, other = (str(uuid4()) for _ in range(4))
 
     answers = links(
@@ -207,8 +207,13 @@ def test_what_waits_for_an_entry_that_comes_in_a_later_turn_is_refused():
         {"id": other, "depends_on": [old]},
     )
 
-    assert [each.outcome for each in answers] == ["dependency_not_found", "created", "replaced", "created"]
-    assert statuses(UUID(old), UUID(new), UUID(other)) == [CANCELLED, READY, CANCELLED]
+    assert [each.outcome for each in answers] == ["created", "created", "replaced", "created"]
+    assert statuses(UUID(waiting), UUID(old), UUID(new), UUID(other)) == [
+        WAITING,
+        CANCELLED,
+        READY,
+        CANCELLED,
+    ]
 
 
 # ------------------------------------------------------------------ groups, and references to what is to come
