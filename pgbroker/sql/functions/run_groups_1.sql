@@ -87,7 +87,7 @@ begin
             using errcode = 'PB001', hint = 'group_exists';
     end if;
 
-    if jsonb_typeof(options -> 'depends_on') = 'array' then
+    if options -> 'depends_on' not in ('null', '[]') then
         entry.ordinal := 1;
         entry.id := group_id;
         entry.depends_on := options -> 'depends_on';
