@@ -403,7 +403,8 @@ def _in_order() -> None:
     for job_id, status in Job.objects.values_list("pk", "status"):
         bad = {policy for policy, outcome in open_edges.get(job_id, ()) if outcome}
         if status == WAITING:
-            assert open_edges[job_id] and not bad
+            assert open_edges[job_id]
+            assert not bad
         elif status == BLOCKED:
             assert bad == {1}
         elif status == CANCELLED and job_id in fell:
