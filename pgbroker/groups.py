@@ -88,8 +88,9 @@ class RunGroup:
             bound, args, kwargs = task.task, tuple(task.args), dict(task.kwargs)
         else:
             bound = task
-            _refuse_parameters(bound, changes)
         _refuse_elsewhere(bound, self.using)
+        if bound is task:
+            _refuse_parameters(bound, changes)
         bound.call_options.refuse_if_at_odds(in_group=self.name)
         with self._in_its_tenant():
             return bound.options(group=self.name, **changes).enqueue(*args, **kwargs)
@@ -317,6 +318,9 @@ def _refuse_parameters(task: JobTask[Any, Any], changes: dict[str, Any]) -> None
 
 def _refuse_elsewhere(task: JobTask[Any, Any], using: str) -> None:
     """Refuse a task whose jobs would not be stored where the group is."""
+    known: object = task
+    if not isinstance(known, JobTask):
+        raise InvalidOption("task", f"is a {type(task).__name__}", "Give a job, or task.bind(...).")
     task_class = getattr(task.get_backend(), "task_class", None)
     if not (isinstance(task_class, type) and issubclass(task_class, JobTask)):
         raise InvalidOption(

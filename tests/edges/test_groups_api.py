@@ -203,10 +203,11 @@ def test_a_task_may_be_bound_before() -> None:
         (lambda group: group.enqueue(greet, name="Ann"), "name is an option .* parameter of greet"),
         (lambda group: group.enqueue(greet, "Ann", depends_on=[]), "depends_on is an option"),
         (lambda group: group.enqueue(step.bind(1), 2), "bound to its arguments"),
+        (lambda group: group.enqueue(step.func, 2), "task is a function"),
         (lambda group: group.enqueue(step.options(group="other"), 2), "group is 'other'"),
         (lambda group: group.enqueue(step, depends_on=[step.bind()]), "not enqueued together"),
     ],
-    ids=["parameter", "parameter with a list", "bound twice", "another group", "a call"],
+    ids=["parameter", "parameter with a list", "bound twice", "function", "another group", "a call"],
 )
 def test_what_cannot_be_meant_is_refused(call: Callable[[RunGroup], object], word: str) -> None:
     with run_group("g", seal=False) as group, pytest.raises(InvalidOption, match=word):

@@ -67,7 +67,7 @@ begin
         select * into entries, edges from pgbroker.enqueue_links_1(entries);
         if edges <> '{}'
             and coalesce(current_setting('pgbroker.step', true), '') = ''
-            and pgbroker.enqueue_is_delicate_1(entries, edges) then
+            and pgbroker.enqueue_is_delicate_1(entries) then
             return query select * from pgbroker.enqueue_in_steps_1(jobs, entries, edges) as each order by each.ordinal;
             return;
         end if;

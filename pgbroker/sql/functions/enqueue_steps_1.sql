@@ -5,22 +5,20 @@
 
 -- Tell whether storing these entries may be refused as a whole: a member of a group that others wait for may close a
 -- cycle, which is seen once all are stored; and what takes the place of a job must not be refused after that is done.
-create function pgbroker.enqueue_is_delicate_1(entries pgbroker.enqueue_entry_1[], edges pgbroker.edge_1[]) returns boolean
+create function pgbroker.enqueue_is_delicate_1(entries pgbroker.enqueue_entry_1[]) returns boolean
 language sql stable as $function$
-    select exists (
+    select coalesce(bool_or(asked.replaces), false) or exists (
         select
-        from unnest(entries) as entry
-        join unnest(edges) as edge on edge.ordinal = entry.ordinal
-        where entry.outcome is null
-          and (
-              entry.on_conflict = 'replace'
-              or entry.run_group_id is not null and exists (
-                  select
-                  from pgbroker.job_dependency as known
-                  where known.prerequisite_id = entry.run_group_id and known.satisfied_at is null
-              )
-          )
+        from pgbroker.job_dependency as known
+        where known.prerequisite_id = any (array_agg(distinct asked.run_group_id))
+          and known.satisfied_at is null
     )
+    from (
+        select entry.on_conflict = 'replace' as replaces, entry.run_group_id
+        from unnest(entries) as entry
+        where entry.outcome is null
+          and entry.depends_on is not null
+    ) as asked
 $function$;
 
 -- Enqueue such a call: all at once, under a savepoint, and when that is refused entry by entry.
