@@ -50,7 +50,8 @@ def join(
     """
     Write the ids of the calls that others wait for, each by its place in the list, as are the *rows* that there are.
 
-    Returns which places each waits for, and what is refused: a call that is not in the list, or has no row.
+    Returns which places each waits for, and which are refused: they wait for a call that is not in the list, or has
+    no row. Those that wait for these are not among them.
     """
     places: dict[int, int] = {}
     for place, call in enumerate(calls):
@@ -82,7 +83,7 @@ def join(
                 )
         if place not in refused:
             known[id(references)] = written
-    return needs, spread(refused, needs) if refused else refused
+    return needs, refused
 
 
 def not_in_the_list() -> InvalidOption:

@@ -54,7 +54,8 @@ async def aoutline(context: JobContext) -> None:
 @job(name="tests.members.grafts", takes_context=True)
 def grafts(context: JobContext, number: int, waits: bool = False) -> str:
     options = {"depends_on": ["first"]} if waits else {}
-    return str(context.graft(step.options(name=f"grafted {number}", **options), number).id)
+    with tenant_context("somebody-else"):
+        return str(context.graft(step.options(name=f"grafted {number}", **options), number).id)
 
 
 @job(name="tests.members.agrafts", takes_context=True)

@@ -485,6 +485,21 @@ def test_only_what_failed_is_retried_and_what_waited_for_it_comes_back() -> None
     assert group.retry_failed() == 0
 
 
+def test_what_was_cancelled_because_of_another_job_is_left_to_that_one() -> None:
+    broken.add(1)
+    with run_group("g") as group:
+        first = group.enqueue(step, 1)
+        after = group.enqueue(step, 2, depends_on=[first])
+    run_jobs()
+    assert status(UUID(after.id)) == Status.CANCELLED
+
+    broken.clear()
+    assert group.retry_failed(cancelled=True) == 1
+    run_jobs()
+
+    assert (seen, state("g")) == ([1, 2], GroupState.COMPLETED)
+
+
 def test_cancelled_members_are_retried_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgbroker.groups.PAGE", 2)
     with run_group("g") as group:
