@@ -30,8 +30,8 @@ begin
           and exists (
               select
               from pgbroker.job_dependency as edge
-              where edge.prerequisite_id = changed.id
-                and edge.satisfied_at is null
+              where edge.prerequisite_id = any (array[changed.id])
+                and (edge.satisfied_at is null) is true
                 and (edge.outcome < changed.status or edge.outcome > changed.status)
               -- Keeps it a look-up for each: as a join it may read all the edges there are, time and again.
               offset 0

@@ -53,6 +53,8 @@ begin
               and edge.satisfied_at is null
               and (edge.outcome < prerequisite.outcome or edge.outcome > prerequisite.outcome)
               and (chosen is null or (edge.dependent_id in (select unnest(chosen))) is true)
+            -- In the order of the one index that will do, whatever the statistics say of the others.
+            order by edge.satisfied_at, edge.outcome
             limit most
         ) as edge
         limit most
