@@ -43,6 +43,7 @@ explained as (
     set reason_code = excluded.reason_code,
         reason = excluded.reason,
         by = excluded.by,
+        cause_id = null,
         changed_at = statement_timestamp()
 )
 select

@@ -37,6 +37,7 @@ explained as (
     set reason_code = excluded.reason_code,
         reason = excluded.reason,
         by = '',
+        cause_id = null,
         changed_at = statement_timestamp()
 )
 select id as job_id, tenant_id, queue_id, job_type_id

@@ -19,7 +19,7 @@ from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.resolve import resolve
 from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.unblock import unblock_many
-from pgbroker.models import Job, JobDependency, JobState, RunGroup, Unresolved
+from pgbroker.models import Job, JobDependency, JobPayload, JobState, RunGroup, Unresolved
 from pgbroker.states import GroupState, Status
 from tests.support.links import end, links, open_group, passes, repaired, seal, why
 
@@ -71,6 +71,8 @@ class Group:
     name: str
     state: GroupState = GroupState.OPEN
     called: set[GroupState] = field(default_factory=set)
+    # It failed for what it waited for.
+    barred: bool = False
 
 
 class World:
@@ -137,11 +139,17 @@ class World:
             members = [node for node in self.jobs.values() if node.group == group_id]
             live = any(node.status < 10 for node in members)
             bad = self._bad(group.edges)
+            if group.state == GroupState.FAILED and group.barred and "cancel" not in bad:
+                group.state, group.barred, changed = GroupState.SEALED, False, True
+            # What a group waits for its members have waited for; one that has none waits itself.
             waits = any(not edge.satisfied and self.outcome(edge.on) is None for edge in group.edges)
-            if group.state != GroupState.SEALED or live or waits or "block" in bad:
+            if group.state != GroupState.SEALED or live or (not members and (waits or "block" in bad)):
                 continue
+            group.barred = "cancel" in bad
             failures = sum(node.status in BAD for node in members)
-            group.state = GroupState.FAILED if bad or failures > group.tolerance else GroupState.COMPLETED
+            group.state = (
+                GroupState.FAILED if group.barred or failures > group.tolerance else GroupState.COMPLETED
+            )
             group.called.add(group.state)
             changed = True
         return changed
@@ -214,8 +222,8 @@ def _add_group(world: World, draw: st.DataObject) -> None:
         name,
         tolerate_count=tolerance,
         depends_on=[_reference(world, edge) for edge in edges],
-        on_completed={"job_type": "tests.ok", "idempotency_key": f"{name} completed"},
-        on_failed={"job_type": "tests.ok", "idempotency_key": f"{name} failed"},
+        on_completed={"job_type": "tests.ok", "correlation_id": f"{name} completed"},
+        on_failed={"job_type": "tests.ok", "correlation_id": f"{name} failed"},
     )
     world.groups[group_id] = Group(edges, tolerance, name)
 
@@ -304,6 +312,10 @@ def _compare(world: World) -> None:
         called = {GroupState.COMPLETED: row.completed_job_id, GroupState.FAILED: row.failed_job_id}
         assert {state for state, job_id in called.items() if job_id is not None} == group.called
         assert row.callback_error is None
+    made = JobPayload.objects.exclude(correlation_id=None).values_list("correlation_id", flat=True)
+    assert sorted(made) == sorted(
+        f"{group.name} {state.label}" for group in world.groups.values() for state in group.called
+    )
     for each, node in world.jobs.items():
         if node.fell or node.status == BLOCKED:
             reason = why(each)

@@ -49,6 +49,23 @@ begin
         insert into pgbroker.unresolved (prerequisite_id, tenant_id) values (new.id, new.tenant_id);
         perform pg_notify('pgbroker', '*resolve');
     end if;
+    -- What it waits for itself, it was cancelled for: whether that comes back as well is to be looked at anew.
+    if new.status = 1 /* waiting */ then
+        with stale as (
+            update pgbroker.job_dependency as edge
+            set outcome = 0
+            where edge.dependent_id = new.id
+              and edge.satisfied_at is null
+              and edge.outcome > 0
+            returning edge.prerequisite_id
+        )
+        insert into pgbroker.unresolved (prerequisite_id, tenant_id)
+        select stale.prerequisite_id, new.tenant_id
+        from stale;
+        if found then
+            perform pg_notify('pgbroker', '*resolve');
+        end if;
+    end if;
     return null;
 end
 $function$;

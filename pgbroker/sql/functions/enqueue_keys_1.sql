@@ -279,6 +279,7 @@ begin
         set reason_code = excluded.reason_code,
             reason = excluded.reason,
             by = '',
+            cause_id = null,
             changed_at = statement_timestamp()
     )
     select

@@ -41,19 +41,38 @@ begin
         return;
     end if;
 
-    -- A prerequisite that is not there any more: nobody knows how it ended, so it counts as cancelled.
-    with lost as (
+    -- A prerequisite that is not there any more: nobody knows how it ended, so it counts as cancelled. Whoever holds the
+    -- dependent is not waited for.
+    orphans := array(
+        select distinct edge.dependent_id
+        from pgbroker.job_dependency as edge
+        where edge.dependent_id = any (page)
+          and edge.satisfied_at is null
+          and edge.outcome = 0
+          and not exists (select from pgbroker.job where job.id = edge.prerequisite_id offset 0)
+          and not exists (select from pgbroker.run_group where run_group.id = edge.prerequisite_id offset 0)
+    );
+    if orphans <> '{}' then
+        orphans := array(
+            select job.id from pgbroker.job where job.id = any (orphans) order by job.id for no key update skip locked
+        ) || array(
+            select run_group.id
+            from pgbroker.run_group
+            where run_group.id = any (orphans)
+            order by run_group.id
+            for no key update skip locked
+        );
         update pgbroker.job_dependency as edge
         set outcome = 13 /* cancelled */,
             satisfied_at = case when edge.on_failure = 2 /* ignore */ then statement_timestamp() end
-        where edge.dependent_id = any (page)
+        where edge.dependent_id = any (orphans)
           and edge.satisfied_at is null
-          and edge.outcome <> 13 /* cancelled */
-          and not exists (select from pgbroker.job where job.id = edge.prerequisite_id)
-          and not exists (select from pgbroker.run_group where run_group.id = edge.prerequisite_id)
-        returning edge.dependent_id
-    )
-    select array_agg(distinct lost.dependent_id) into orphans from lost;
+          and edge.outcome = 0
+          and not exists (select from pgbroker.job where job.id = edge.prerequisite_id offset 0)
+          and not exists (select from pgbroker.run_group where run_group.id = edge.prerequisite_id offset 0);
+        -- A group is not decided about by its edges alone: by what follows.
+        repaired := repaired || orphans;
+    end if;
 
     -- An edge that says of its prerequisite what is not so, and nobody is about to look at it.
     select array_agg(distinct edge.prerequisite_id), array_agg(distinct edge.dependent_id)
@@ -75,15 +94,12 @@ begin
         from pgbroker.job
         where job.id = any (page)
           and (
-              job.status = 1 /* waiting */ and not pgbroker.is_held_1(job.id)
-              or job.id = any (orphans) and job.status in (1 /* waiting */, 5 /* blocked */)
-              or job.status = 5 /* blocked */ and not exists (
-                  select
-                  from pgbroker.job_dependency as edge
-                  where edge.dependent_id = job.id and edge.satisfied_at is null and edge.outcome > 0
-              ) and not exists (
+              job.id = any (orphans)
+              or job.status = 1 /* waiting */ and (not pgbroker.is_held_1(job.id) or pgbroker.is_stopped_1(job.id))
+              or job.status = 5 /* blocked */ and not pgbroker.is_stopped_1(job.id) and not exists (
                   select from pgbroker.job_state where job_state.job_id = job.id and job_state.reason_code = 'reference_expired'
               )
+              or job.status = 13 /* cancelled */ and not pgbroker.is_stopped_1(job.id) and pgbroker.comes_back_1(job.id)
           )
         order by job.id
         for no key update skip locked
@@ -123,6 +139,21 @@ begin
         perform pgbroker.cancel_members_1(stuck, '', '');
         repaired := repaired || stuck;
     end if;
+end
+$function$;
+
+-- Tell whether a job waits for something that has ended badly, and of which no pass is about to see that it has not.
+create function pgbroker.is_stopped_1(job uuid) returns boolean
+language plpgsql stable as $function$
+begin
+    return exists (
+        select
+        from pgbroker.job_dependency as edge
+        where edge.dependent_id = job
+          and edge.satisfied_at is null
+          and edge.outcome > 0
+          and not pgbroker.is_alive_1(edge.prerequisite_id)
+    );
 end
 $function$;
 
@@ -239,10 +270,18 @@ begin
         where job.id = dependent
           and (job.status = 1 /* waiting */ or job.status = 5 /* blocked */ and policy = 0 /* cancel */)
         returning job.id, job.tenant_id
+    ),
+    -- One that a prerequisite has stopped already must not run when that comes back.
+    stopped as (
+        select job.id, job.tenant_id
+        from pgbroker.job
+        join pgbroker.job_state as state on state.job_id = job.id and state.reason_code = 'prerequisite_failed'
+        where job.id = dependent
+          and job.status in (5 /* blocked */, 13 /* cancelled */)
     )
     insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason)
-    select ended.id, ended.tenant_id, 'reference_expired', why
-    from ended
+    select touched.id, touched.tenant_id, 'reference_expired', why
+    from (select * from ended union select * from stopped) as touched
     on conflict (job_id) do update
     set reason_code = excluded.reason_code,
         reason = excluded.reason,
@@ -270,11 +309,16 @@ begin
         order by job.id
         for no key update
     );
+    -- One that has come back since is waited for.
     update pgbroker.job_dependency as edge
     set satisfied_at = statement_timestamp()
     where edge.dependent_id = any (blocked)
       and edge.satisfied_at is null
-      and edge.outcome > 0;
+      and edge.outcome > 0
+      and not pgbroker.is_alive_1(edge.prerequisite_id);
+    delete from pgbroker.job_state
+    where job_state.job_id = any (blocked)
+      and job_state.reason_code = 'reference_expired';
     perform pgbroker.decide_1(blocked, null, null);
     return query
         select job.id, case when job.id = any (blocked) then 'unblocked' else 'unchanged' end, job.status

@@ -27,6 +27,7 @@ declare
     roots uuid[];
     locked uuid[];
     noted bigint := 0;
+    more bigint;
     left_over bigint := 0;
     is_short boolean := false;
 begin
@@ -104,11 +105,42 @@ begin
           -- As a value, so that only the primary key is a way in: by the prerequisite each would read all its edges.
           and (edge.satisfied_at is null) is true;
         perform pgbroker.decide_1(locked, lower, roots);
+        if lower is not null then
+            -- One that somebody unblocked meanwhile did not fall: what fell with it comes back.
+            insert into pgbroker.unresolved (prerequisite_id, tenant_id)
+            select stands.id, stands.tenant_id
+            from pgbroker.prerequisites_1(array(select distinct id from unnest(above) as id)) as stands
+            where stands.outcome = 0;
+            get diagnostics noted = row_count;
+        end if;
+        -- A group that failed for what it waited for, which lives again: it has no member to bring it back, perhaps.
+        with reopened as (
+            update pgbroker.run_group
+            set state = 1 /* sealed */,
+                finished_at = null
+            where run_group.id = any (locked)
+              and run_group.state = 11 /* failed */
+              and not exists (
+                  select
+                  from pgbroker.job_dependency as edge
+                  where edge.dependent_id = run_group.id
+                    and edge.satisfied_at is null
+                    and edge.outcome > 0
+                    and edge.on_failure = 0 /* cancel */
+              )
+            returning run_group.id, run_group.tenant_id
+        )
+        insert into pgbroker.unresolved (prerequisite_id, tenant_id)
+        select reopened.id, reopened.tenant_id
+        from reopened;
+        get diagnostics more = row_count;
+        noted := noted + more;
         -- A group whose own prerequisites are met may be over; it has no members that would say so.
         insert into pgbroker.unresolved (prerequisite_id, tenant_id)
         select prerequisite.id, prerequisite.tenant_id
         from pgbroker.prerequisites_1(pgbroker.finish_groups_1(locked, later)) as prerequisite;
-        get diagnostics noted = row_count;
+        get diagnostics more = row_count;
+        noted := noted + more;
     end if;
 
     if cardinality(mine) < cardinality(prerequisites) or cardinality(dependents) >= most or is_short then
@@ -162,31 +194,49 @@ begin
         return;
     end if;
     return query
+        -- Each step is a look-up of its own, in this order, and edges come by the index of their prerequisites alone,
+        -- whatever the statistics.
         with recursive falling (dependent_id, prerequisite_id, root_id) as (
-            select edge.dependent_id, null::uuid, first.prerequisite_id
+            select first.dependent_id, null::uuid, first.prerequisite_id
             from unnest(dependents, prerequisites, outcomes) as first (dependent_id, prerequisite_id, outcome)
-            join pgbroker.job_dependency as edge
-                on edge.dependent_id = any (array[first.dependent_id])
-                and edge.prerequisite_id = any (array[first.prerequisite_id])
-            join pgbroker.job on job.id = any (array[first.dependent_id])
+            cross join lateral (
+                select
+                from pgbroker.job_dependency as known
+                where known.dependent_id = any (array[first.dependent_id])
+                  and known.prerequisite_id = any (array[first.prerequisite_id])
+                  and known.on_failure = 0 /* cancel */
+                offset 0
+            ) as edge
+            cross join lateral (
+                select
+                from pgbroker.job
+                where job.id = any (array[first.dependent_id])
+                  and job.status + 0 in (1 /* waiting */, 5 /* blocked */)
+                offset 0
+            ) as dependent
             where first.outcome > 10
-              and edge.on_failure = 0 /* cancel */
-              and job.status in (1 /* waiting */, 5 /* blocked */)
             union
             select edge.dependent_id, edge.prerequisite_id, falling.root_id
             from falling
             cross join lateral (
                 select next.dependent_id, next.prerequisite_id
                 from pgbroker.job_dependency as next
-                where next.prerequisite_id = falling.dependent_id
-                  and next.satisfied_at is null
+                where next.prerequisite_id >= falling.dependent_id
+                  and next.prerequisite_id <= falling.dependent_id
+                  and (next.satisfied_at is null) is true
                   and next.outcome = 0
                   and next.kind = 0
                   and next.on_failure = 0 /* cancel */
-                offset 0
+                order by next.prerequisite_id
+                limit most
             ) as edge
-            join pgbroker.job on job.id = any (array[edge.dependent_id])
-            where job.status in (1 /* waiting */, 5 /* blocked */)
+            cross join lateral (
+                select
+                from pgbroker.job
+                where job.id = any (array[edge.dependent_id])
+                  and job.status + 0 in (1 /* waiting */, 5 /* blocked */)
+                offset 0
+            ) as dependent
         )
         select falling.dependent_id, falling.prerequisite_id, falling.root_id
         from falling
@@ -212,7 +262,7 @@ begin
             given.place,
             case
                 when bad.on_failure = 0 /* cancel */ then 13 /* cancelled */
-                when bad.on_failure = 1 /* block */ then 5 /* blocked */
+                when bad.on_failure = 1 /* block */ or expired.so then 5 /* blocked */
                 when exists (
                     select from pgbroker.job_dependency as edge where edge.dependent_id = job.id and edge.satisfied_at is null offset 0
                 ) or exists (
@@ -223,7 +273,8 @@ begin
             end as target,
             bad.prerequisite_id,
             bad.outcome,
-            coalesce(given.root_id, bad.prerequisite_id) as root_id
+            coalesce(given.root_id, bad.prerequisite_id) as root_id,
+            expired.so as is_expired
         from (
             select each.id, (array_agg(each.root_id) filter (where each.root_id is not null))[1] as root_id, row_number() over (order by each.id) as place
             from (
@@ -235,14 +286,26 @@ begin
         ) as given
         join pgbroker.job on job.id = any (array[given.id])
         left join lateral (
-            select edge.on_failure, edge.prerequisite_id, edge.outcome
-            from pgbroker.job_dependency as edge
-            where edge.dependent_id = job.id
-              and edge.satisfied_at is null
-              and edge.outcome > 0
-            order by edge.on_failure, edge.prerequisite_id
+            select ended.on_failure, ended.prerequisite_id, ended.outcome
+            from (
+                select edge.on_failure, edge.prerequisite_id, edge.outcome
+                from pgbroker.job_dependency as edge
+                where edge.dependent_id = job.id
+                  and edge.satisfied_at is null
+                  and edge.outcome > 0
+                order by edge.on_failure, edge.prerequisite_id
+                offset 0
+            ) as ended
+            -- One that has come back since, a pass is about to look at. What it fell with, falls in this statement.
+            where given.root_id is not null or not pgbroker.is_alive_1(ended.prerequisite_id)
             limit 1
         ) as bad on true
+        -- What a job waited for by name did not come: that is an edge no more, and for people to decide.
+        cross join lateral (
+            select job.status = 5 /* blocked */ and exists (
+                select from pgbroker.job_state where job_state.job_id = job.id and job_state.reason_code = 'reference_expired' offset 0
+            ) as so
+        ) as expired
         where job.status in (1 /* waiting */, 5 /* blocked */)
            or job.status = 13 /* cancelled */ and pgbroker.comes_back_1(job.id)
     ),
@@ -259,36 +322,46 @@ begin
           and judged.target <> judged.status
         returning job.id, job.tenant_id, job.status, job.queue_id, judged.status as former, judged.prerequisite_id, judged.outcome, judged.root_id
     ),
+    -- Those that stay, too: for another reason, it may be.
+    stopped as (
+        select moved.id, moved.tenant_id, moved.prerequisite_id, moved.root_id
+        from moved
+        where moved.status in (5 /* blocked */, 13 /* cancelled */)
+        union all
+        select judged.id, judged.tenant_id, judged.prerequisite_id, judged.root_id
+        from judged
+        where judged.target = judged.status
+          and judged.target in (5 /* blocked */, 13 /* cancelled */)
+          and not judged.is_expired
+    ),
     why as materialized (
         select bad.root_id, said.reason, said.cause_id
-        from (
-            select distinct moved.root_id
-            from moved
-            where moved.status in (5 /* blocked */, 13 /* cancelled */)
-        ) as bad
+        from (select distinct stopped.root_id from stopped) as bad
         cross join lateral pgbroker.why_failed_1(bad.root_id) as said
     ),
     explained as (
         insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason, cause_id)
         select
-            moved.id,
-            moved.tenant_id,
+            stopped.id,
+            stopped.tenant_id,
             'prerequisite_failed',
             case
-                when moved.prerequisite_id = moved.root_id then why.reason
-                else format('its prerequisite %s was cancelled because of job %s', moved.prerequisite_id, why.cause_id)
+                when stopped.prerequisite_id = stopped.root_id then why.reason
+                else format('its prerequisite %s was cancelled because of job %s', stopped.prerequisite_id, why.cause_id)
             end,
             why.cause_id
-        from moved
-        join why on why.root_id = moved.root_id
-        where moved.status in (5 /* blocked */, 13 /* cancelled */)
-        order by moved.id
+        from stopped
+        join why on why.root_id = stopped.root_id
+        order by stopped.id
         on conflict (job_id) do update
         set reason_code = excluded.reason_code,
             reason = excluded.reason,
             by = '',
             cause_id = excluded.cause_id,
             changed_at = statement_timestamp()
+        where job_state.reason_code <> excluded.reason_code
+           or job_state.cause_id is distinct from excluded.cause_id
+           or job_state.reason <> excluded.reason
     ),
     forgotten as (
         delete from pgbroker.job_state
@@ -311,6 +384,15 @@ begin
         from pgbroker.queue
         where queue.id = any (freed);
     end if;
+end
+$function$;
+
+-- Tell whether a job or a group is there, and not over.
+create function pgbroker.is_alive_1(id uuid) returns boolean
+language plpgsql stable as $function$
+begin
+    return exists (select from pgbroker.job where job.id = is_alive_1.id and job.status + 0 < 10)
+        or exists (select from pgbroker.run_group where run_group.id = is_alive_1.id and run_group.state + 0 < 10);
 end
 $function$;
 
@@ -453,10 +535,13 @@ create function pgbroker.finish_groups_1(ids uuid[], later interval) returns uui
 language plpgsql volatile as $function$
 declare
     locked uuid[];
+    open uuid[];
     finished record;
     ended uuid[] := '{}';
 begin
-    if not exists (select from pgbroker.run_group where run_group.id = any (ids) and run_group.state = 1 /* sealed */) then
+    if not exists (
+        select from pgbroker.run_group where run_group.id = any (ids) and run_group.state in (0 /* open */, 1 /* sealed */)
+    ) then
         return ended;
     end if;
     locked := array(
@@ -467,21 +552,34 @@ begin
         order by run_group.id
         for no key update skip locked
     );
+    -- Who seals an open one waits until this commits, and then sees who has ended. Where somebody is just sealing it, he
+    -- may have counted already.
+    open := array(
+        select run_group.id
+        from pgbroker.run_group
+        where run_group.id = any (ids)
+          and run_group.state = 0 /* open */
+        order by run_group.id
+        for key share skip locked
+    );
     insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
     select run_group.id, run_group.tenant_id, statement_timestamp() + later
     from pgbroker.run_group
     where run_group.id = any (ids)
-      and run_group.state = 1 /* sealed */
-      and run_group.id <> all (locked);
-    if found and coalesce(current_setting('pgbroker.resolving', true), '') = '' then
+      and run_group.state in (0 /* open */, 1 /* sealed */)
+      and run_group.id <> all (locked || open);
+    if found then
         perform pg_notify('pgbroker', '*resolve');
+    end if;
+    if locked = '{}' then
+        return ended;
     end if;
 
     -- In a later statement than the lock: two last members may end together.
     for finished in
         update pgbroker.run_group
         set state = case
-                when run_group.cancel_requested_at is not null and counted.bad > 0 then 13 /* cancelled */
+                when run_group.cancel_requested_at is not null then 13 /* cancelled */
                 when counted.barred then 11 /* failed */
                 when counted.bad <= coalesce(
                     run_group.tolerate_count,
@@ -497,7 +595,10 @@ begin
                 exists (
                     select
                     from pgbroker.job_dependency as edge
-                    where edge.dependent_id = over.id and edge.satisfied_at is null and edge.outcome > 0
+                    where edge.dependent_id = over.id
+                      and edge.satisfied_at is null
+                      and edge.outcome > 0
+                      and edge.on_failure = 0 /* cancel */
                 ) as barred,
                 (select count(*) from pgbroker.job where job.run_group_id = over.id) as members,
                 (
@@ -515,12 +616,19 @@ begin
                       0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */
                   )
             )
-            and not exists (
-                select
-                from pgbroker.job_dependency as edge
-                where edge.dependent_id = over.id
-                  and edge.satisfied_at is null
-                  and (edge.outcome = 0 or edge.on_failure = 1 /* block */)
+            -- What the group waits for, each member has waited for; one without members waits itself, unless it is to end.
+            and (
+                exists (select from pgbroker.job where job.run_group_id = over.id)
+                or exists (
+                    select from pgbroker.run_group as held where held.id = over.id and held.cancel_requested_at is not null
+                )
+                or not exists (
+                    select
+                    from pgbroker.job_dependency as edge
+                    where edge.dependent_id = over.id
+                      and edge.satisfied_at is null
+                      and (edge.outcome = 0 or edge.on_failure = 1 /* block */)
+                )
             )
         ) as counted
         where run_group.id = counted.id

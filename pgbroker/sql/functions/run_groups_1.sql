@@ -45,9 +45,16 @@ begin
             using errcode = 'PB001', hint = 'invalid_option';
     end if;
     strange := coalesce(
-        pgbroker.number_misfit_1('tolerate_count', options -> 'tolerate_count', 0, 2147483647, 'a whole number of members, 0 or more'),
-        pgbroker.number_misfit_1('tolerate_percent', options -> 'tolerate_percent', 0, 100, 'a number from 0 to 100'),
-        case when options ? 'tolerate_count' and options ? 'tolerate_percent' then 'tolerate_count and tolerate_percent were both given. Give one.' end,
+        pgbroker.number_misfit_1(
+            'tolerate_count', nullif(options -> 'tolerate_count', 'null'), 0, 2147483647, 'a whole number of members, 0 or more'
+        ),
+        case when (options ->> 'tolerate_count')::numeric % 1 <> 0 then format(
+            'tolerate_count is %s. Give a whole number of members, 0 or more.', options -> 'tolerate_count'
+        ) end,
+        pgbroker.number_misfit_1(
+            'tolerate_percent', nullif(options -> 'tolerate_percent', 'null'), 0, 100, 'a number from 0 to 100'
+        ),
+        case when options ->> 'tolerate_count' is not null and options ->> 'tolerate_percent' is not null then 'tolerate_count and tolerate_percent were both given. Give one.' end,
         pgbroker.links_misfit_1(null, null, options -> 'depends_on', options ->> 'on_failure')
     );
     if strange is not null then
@@ -55,16 +62,7 @@ begin
     end if;
     foreach callback in array array['on_completed', 'on_failed'] loop
         if jsonb_typeof(options -> callback) <> 'null' then
-            -- Read as it will be when the time comes: what is refused then would be too late.
-            select each.outcome, each.detail into refused
-            from pgbroker.enqueue_entries_1(
-                jsonb_build_array(options -> callback),
-                coalesce(
-                    pgbroker.enqueue_unknown_keys_1(jsonb_build_array(options -> callback)),
-                    case when pgbroker.enqueue_misfit_1(options -> callback) is not null
-                        then jsonb_build_object('1', pgbroker.enqueue_misfit_1(options -> callback)) end
-                )
-            ) as each;
+            select each.outcome, each.detail into refused from pgbroker.callback_refusal_1(options -> callback) as each;
             if refused.outcome is not null then
                 raise exception '%: %', callback, refused.detail using errcode = 'PB001', hint = refused.outcome;
             end if;
@@ -103,6 +101,37 @@ begin
         perform pgbroker.resolve_over_1(array(select edge.prerequisite_id from unnest(edges) as edge), array[group_id]);
     end if;
     return group_id;
+end
+$function$;
+
+-- Say what is wrong with the entry of a callback: a code and words, null when nothing is. It is read as it will be when
+-- the time comes, since what is refused then would be too late. What it enqueues must not have to wait for anybody: that
+-- would keep the group's last member from being settled.
+create function pgbroker.callback_refusal_1(entry jsonb, out outcome text, out detail text)
+language plpgsql stable as $function$
+declare
+    misfits jsonb;
+begin
+    if jsonb_typeof(entry) = 'object' then
+        detail := (
+            select format('%s is not for a callback, which is enqueued once and waits for nobody', min(given.key))
+            from jsonb_each(entry) as given (key, value)
+            where given.key in ('id', 'idempotency_key', 'group', 'name', 'depends_on')
+              and given.value not in ('null', '[]')
+            having count(*) > 0
+        );
+        if detail is not null then
+            outcome := 'invalid_option';
+            return;
+        end if;
+        misfits := pgbroker.enqueue_unknown_keys_1(jsonb_build_array(entry));
+    end if;
+    if misfits is null and pgbroker.enqueue_misfit_1(entry) is not null then
+        misfits := jsonb_build_object('1', pgbroker.enqueue_misfit_1(entry));
+    end if;
+    select each.outcome, each.detail
+    into outcome, detail
+    from pgbroker.enqueue_entries_1(jsonb_build_array(case when misfits is null then entry else '{}' end), misfits) as each;
 end
 $function$;
 
@@ -182,6 +211,7 @@ declare
     misfit constant text := pgbroker.links_misfit_1(null, null, depends_on, on_failure);
     deferred int;
     added int;
+    deepest int;
 begin
     if misfit is not null then
         raise exception '%', misfit using errcode = 'PB001', hint = 'invalid_option';
@@ -210,9 +240,18 @@ begin
     perform pgbroker.refuse_edges_1(edges, null);
     if exists (
         select
+        from pgbroker.job_dependency as known
+        where known.dependent_id = any (array[dependent.id])
+          and known.prerequisite_id = any (array(select edge.prerequisite_id from unnest(edges) as edge))
+    )
+    or exists (
+        select
         from unnest(edges) as edge
-        join pgbroker.job_dependency as known
-            on known.dependent_id = dependent.id and known.prerequisite_id = edge.prerequisite_id
+        join pgbroker.deferred_reference as known
+            on known.dependent_id = dependent.id
+            and known.group_name = edge.group_name
+            and known.job_name is not distinct from edge.job_name
+        where edge.within is not null
     ) then
         raise exception 'job % depends on one of them already', job_id using errcode = 'PB001', hint = 'duplicate_dependency';
     end if;
@@ -240,6 +279,12 @@ begin
     from unnest(edges) as edge
     where edge.within is null;
     get diagnostics added = row_count;
+    -- All edges of a job have its level.
+    deepest := (select max(known.level) from pgbroker.job_dependency as known where known.dependent_id = dependent.id);
+    update pgbroker.job_dependency as edge
+    set level = deepest
+    where edge.dependent_id = dependent.id
+      and edge.level < deepest;
     perform pgbroker.resolve_over_1(
         array(select edge.prerequisite_id from unnest(edges) as edge where edge.within is null), array[dependent.id]
     );
