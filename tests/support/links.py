@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from django.db import DatabaseError, connection, transaction
 from pgbroker.lease import Lease
 from pgbroker.lifecycle.enqueue import Enqueued, enqueue_rows
 from pgbroker.lifecycle.reconcile import START, reconcile, resolve_deferred
+from pgbroker.lifecycle.release import release
 from pgbroker.lifecycle.resolve import resolve
 from pgbroker.lifecycle.settle import settle
 from pgbroker.models import DeferredReference, Job, JobDependency, JobState, RunGroup, Unresolved
@@ -190,7 +190,7 @@ def end(*job_ids: UUID, status: Status = COMPLETED) -> None:
         assert cursor.rowcount == len(set(job_ids))
 
 
-def run(*job_ids: UUID, permanent: bool = False, how: Status = COMPLETED) -> None:
+def run(*job_ids: UUID, how: Status = COMPLETED) -> None:
     """Claim jobs, which must be ready, and settle them in one batch: completed, or failed with no retry."""
     leases = claim(*job_ids)
     match how:
@@ -206,9 +206,10 @@ def run(*job_ids: UUID, permanent: bool = False, how: Status = COMPLETED) -> Non
 
 
 def claim(*job_ids: UUID) -> list[Lease]:
-    """Claim these jobs, and whatever else is ready beside them; returns the leases of these, in the order asked for."""
+    """Claim these jobs, which must be ready, in the order asked for; others that are ready stay so."""
     leases = {lease.job_id: lease for lease in claim_many(1000)}
     assert set(job_ids) <= set(leases), "not ready"
+    release([(lease, None) for job_id, lease in leases.items() if job_id not in job_ids], code="drain")
     return [leases[job_id] for job_id in job_ids]
 
 
@@ -217,7 +218,7 @@ def passes(*, limit: int = 500) -> int:
     for number in range(200):
         with scope_all(), connection.cursor() as cursor:
             cursor.execute("update pgbroker.unresolved set not_before = statement_timestamp()")
-        if resolve(limit=limit).looked_at == 0 and left() == 0:
+        if resolve(limit=limit) == (0, False):
             return number
     raise AssertionError("there is always something left")
 
@@ -263,8 +264,3 @@ def references(dependent: UUID) -> list[tuple[str, str | None]]:
     with scope_all():
         rows = DeferredReference.objects.filter(dependent_id=dependent).order_by("id")
         return list(rows.values_list("group_name", "job_name"))
-
-
-def in_any_order(found: Iterable[UUID], expected: Sequence[UUID]) -> bool:
-    """Tell whether ids are these, each once."""
-    return sorted(found) == sorted(expected)
