@@ -293,6 +293,9 @@ def _run_on_django(
                 cursor.execute(statement.text, parameters)
                 if inside:
                     restorer.execute(RESTORE)
+                elif statement.deferred and wrapper.get_autocommit():
+                    # An error at the implicit commit of a pipeline leaves the connection dead.
+                    restorer.execute("set constraints all immediate")
         # The result itself: psycopg makes an object for each column of a description, which costs more than a row.
         result = cursor.pgresult
         columns = result.nfields if result is not None else 0

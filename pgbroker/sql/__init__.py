@@ -2,7 +2,8 @@
 Every statement a pgbroker process runs, one file each; the file name is the verb.
 
 A statement's header is read by machine: `Scope:` says in which tenant scope it runs, `Plan: hot` that
-the planner must not change its mind with the table's size, `Plan: hot, kept` that a session plans it once.
+the planner must not change its mind with the table's size, `Plan: hot, kept` that a session plans it once,
+`Commit:` that the database looks at something once more when its transaction commits.
 """
 
 import re
@@ -24,6 +25,7 @@ class Statement:
     scope: Scope
     hot: bool
     kept: bool
+    deferred: bool
     parameters: tuple[str, ...]
 
 
@@ -43,6 +45,7 @@ def load(name: str) -> Statement:
         scope=scope.group(1),  # type: ignore[arg-type]
         hot=bool(re.search(r"^-- Plan: +hot\b", header, re.MULTILINE)),
         kept=bool(re.search(r"^-- Plan: +hot, kept\b", header, re.MULTILINE)),
+        deferred=bool(re.search(r"^-- Commit: +\S", header, re.MULTILINE)),
         parameters=tuple(found),
     )
 

@@ -7,4 +7,5 @@
 -- Scope:  tenant
 -- Rows:   one: how many edges are new.
 -- Locks:  the graph of the tenant, until the caller commits: no claim, heartbeat or settle takes that; the job's row.
+-- Commit: edges to what lives are looked at once more.
 select pgbroker.add_dependencies_1(%(job_id)s, %(depends_on)s::jsonb, %(on_failure)s) as added

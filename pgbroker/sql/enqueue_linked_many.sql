@@ -20,6 +20,7 @@
 -- Scope:  tenant
 -- Rows:   one: when they were created, in microseconds since 1970; null when one is not plain or not right, and nothing was stored.
 -- Locks:  the group's row, key share, until the caller commits.
+-- Commit: edges to what lives are looked at once more.
 select (extract(epoch from pgbroker.enqueue_linked_many_1(
     %(job_ids)s::uuid[],
     %(job_type)s::text,

@@ -6,4 +6,5 @@
 -- Scope:  tenant
 -- Rows:   one: the id of the new group.
 -- Locks:  the name, for which it waits for a transaction that is just opening another group under it.
+-- Commit: edges to what lives are looked at once more.
 select pgbroker.open_group_1(%(name)s, %(options)s::jsonb) as group_id

@@ -5,4 +5,5 @@
 -- Scope:  tenant
 -- Rows:   one: its state then, null where this tenant has no such group.
 -- Locks:  the group's row, for which it waits for transactions that are adding to it.
+-- Commit: edges to what lives are looked at once more.
 select pgbroker.seal_group_1(%(group_id)s) as state

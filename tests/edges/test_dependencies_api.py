@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -498,6 +498,44 @@ def test_a_cancelled_job_takes_along_what_waits_for_it() -> None:
 
     assert {status(outcome.job_id) for outcome in made} == {Status.CANCELLED}
     assert get_job(made[4].job_id).reason_code == "prerequisite_failed"
+
+
+@pytest.fixture
+def first_commit_fails(transactional_db: None) -> Iterator[None]:
+    """Let the first commit that looks at edges be the victim of a deadlock."""
+    with connection.cursor() as cursor:
+        cursor.execute("create sequence pgbroker.commits")
+        cursor.execute(
+            "create function pgbroker.fail_once() returns trigger language plpgsql as $$ begin "
+            "if nextval('pgbroker.commits') = 1 then raise exception 'a victim' using errcode = '40P01'; end if; "
+            "return null; end $$"
+        )
+        cursor.execute(
+            "create constraint trigger fail_once after insert on pgbroker.edge_check deferrable initially deferred "
+            "for each row execute function pgbroker.fail_once()"
+        )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("drop function pgbroker.fail_once() cascade")
+        cursor.execute("drop sequence pgbroker.commits")
+
+
+@pytest.mark.usefixtures("first_commit_fails")
+@pytest.mark.parametrize("tenant", ["default", "acme"])
+@pytest.mark.parametrize("many", [False, True], ids=["one call", "a list"])
+def test_a_deadlock_at_the_commit_is_not_the_callers_matter(tenant: str, many: bool) -> None:
+    with tenant_context(tenant):
+        first = step.enqueue(1)
+        waiting = step.options(depends_on=[first], tags=["the long way"])
+
+        if many:
+            (outcome,) = enqueue_many([waiting.bind(2)])
+            made = outcome.job_id
+        else:
+            made = UUID(waiting.enqueue(2).id)
+
+        assert edges(made) == {UUID(first.id)}
+    assert status(made) == Status.WAITING
 
 
 # ------------------------------------------------------------------ from SQL

@@ -96,6 +96,13 @@ def test_what_a_trigger_on_jobs_calls_says_how_it_is_planned():
         assert re.search(r"set plan_cache_mode = force_(custom|generic)_plan", functions[name]), name
 
 
+@each_statement
+def test_a_statement_that_makes_edges_says_what_the_commit_does(statement):
+    makes = r"pgbroker\.(enqueue_many|enqueue_linked_many|add_dependencies|(open|seal|cancel)_group)_1\("
+
+    assert statement.deferred == bool(re.search(makes, statement.text))
+
+
 @each_text
 def test_a_status_number_carries_its_own_name(path):
     numbers = re.findall(r"\b(\d+) /\* ([a-z_ ]+) \*/", code(path))
