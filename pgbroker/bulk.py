@@ -18,8 +18,9 @@ from pgbroker.wakeups import wake_after_commit
 
 # Rows of a bulk call that go in one statement: big enough to be cheap, small enough to stay in memory.
 ROWS_PER_STATEMENT = 2500
-# ... and what their arguments may weigh together; a single row may weigh more.
+# ... and what their arguments and references may weigh together; a single row may weigh more.
 CHARACTERS_PER_STATEMENT = 8 * 1024 * 1024
+CHARACTERS_OF_A_REFERENCE = 36
 
 
 class _Group(NamedTuple):
@@ -219,7 +220,7 @@ def _statements(rows: Sequence[Mapping[str, Any]]) -> Iterator[slice]:
     """Cut rows into what goes in one statement."""
     start = weight = 0
     for place, row in enumerate(rows):
-        length = len(row.get("args_text", ""))
+        length = len(row.get("args_text", "")) + CHARACTERS_OF_A_REFERENCE * len(row.get("depends_on", ()))
         if place > start and (
             place - start == ROWS_PER_STATEMENT or weight + length > CHARACTERS_PER_STATEMENT
         ):

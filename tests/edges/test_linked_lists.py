@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -171,6 +172,18 @@ def test_names_in_a_list_hold_over_several_statements() -> None:
 
     assert {outcome.outcome for outcome in made} == {"created"}
     assert (waits_for(made, 0), waits_for(made, 5)) == ([5], [10])
+
+
+def test_a_list_is_cut_by_the_weight_of_its_references_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgbroker.bulk.CHARACTERS_PER_STATEMENT", 1000)
+    first = [step.bind(number) for number in range(12)]
+    waits = step.options(depends_on=first)
+
+    made = enqueue_many([*first, *(waits.bind(number) for number in range(6))])
+
+    assert len(edges(made[-1].job_id)) == 12
+    statements = Counter(Job.objects.filter(status=Status.WAITING).values_list("created_at", flat=True))
+    assert (statements.total(), max(statements.values())) == (6, 2)
 
 
 def test_names_with_a_slash_are_told_apart() -> None:
