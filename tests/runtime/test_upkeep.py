@@ -24,9 +24,11 @@ from tests.support.sessions import second_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EVERYBODYS = {"lead", "reap", "ensure_partitions"}
+EVERYBODYS = {"lead", "reap", "ensure_partitions", "resolve"}
 LEADERS = {
     "adopt",
+    "reconcile",
+    "resolve_deferred",
     "expire",
     "find_over_long",
     "sample_queues",
