@@ -73,6 +73,19 @@ def codes() -> frozenset[str]:
     return frozenset(row.icao for row in rows())
 
 
+def rows_of(country: str) -> tuple[Row, ...]:
+    """Return the airports of a country, in the order of the data."""
+    return _by_country().get(country, ())
+
+
+@cache
+def _by_country() -> dict[str, tuple[Row, ...]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows():
+        found.setdefault(row.country, []).append(row)
+    return {country: tuple(those) for country, those in found.items()}
+
+
 def slices(airports: int, size: int = 1000) -> Iterator[tuple[int, int]]:
     """Yield the start and the stop of each slice that the first *airports* are imported in."""
     for start in range(0, airports, size):

@@ -7,6 +7,7 @@ one here writes the same rows again when it runs again, and none adds to what it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -58,9 +59,23 @@ class RegistryUnavailable(ConnectionError):
 @job(queue_name="imports", priority=50, timeout=120)
 def import_airports(edition: str, start: int, stop: int) -> int:
     """Store the airports *start* to *stop* of the data, as one slice; returns how many."""
+    _refuse_other_edition(edition)
+    return _store(dataset.rows()[start:stop])
+
+
+@job(queue_name="imports", priority=50, timeout=120)
+def import_country(edition: str, country: str, start: int, stop: int) -> int:
+    """Store the airports *start* to *stop* of a country, as one slice; returns how many."""
+    _refuse_other_edition(edition)
+    return _store(dataset.rows_of(country)[start:stop])
+
+
+def _refuse_other_edition(edition: str) -> None:
     if edition != dataset.edition():
         raise Discard(f"this worker has edition {dataset.edition()} of the data, not {edition}")
-    chosen = dataset.rows()[start:stop]
+
+
+def _store(chosen: Sequence[dataset.Row]) -> int:
     # Sorted, as any two slices have countries in common: in another order their inserts could deadlock.
     countries = [Country(code=code) for code in sorted({row.country for row in chosen})]
     Country.objects.bulk_create(countries, ignore_conflicts=True)
@@ -200,7 +215,11 @@ def _facts(country: str, unit: Unit) -> CountryFacts | None:
 
 @job(queue_name="reports", takes_context=True)
 def batch_digest(context: JobContext, batch: str, countries: list[str], as_of: date) -> dict[str, int]:
-    """Sum a batch of country reports up, once the last of them is there; until then it comes back later."""
+    """
+    Sum a batch of country reports up, once the last of them is there; until then it comes back later.
+
+    Enqueued so that it depends on those reports, it starts when they are all there.
+    """
     made = dict(
         Report.objects.filter(tenant_id=context.tenant_id, batch=batch, country__in=countries).values_list(
             "country", "body"

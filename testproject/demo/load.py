@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from pgbroker import cancel, get_job, tenant_context
+from pgbroker import GroupRef, cancel, get_job, run_group, tenant_context
 from pgbroker.states import Status
 from testproject.airports import dataset, jobs
 from testproject.airports.models import Cabin, Unit
@@ -22,6 +22,8 @@ from testproject.demo.batch import Batch, Task
 TENANTS = ("default", "acme")
 ACME_SHARE = 0.25
 BULK = 500
+# Airports that one job imports.
+SLICE = 200
 # How a hundred jobs divide. Reports are as many, at most, as there are countries.
 SHARES = {"neighbours": 32, "clocks": 26, "audits": 20, "quotes": 10, "lookups": 4, "reports": 8}
 # A small load works with the airports of a part of the world.
@@ -49,17 +51,28 @@ class AirportsLoad:
         yield from self._odd_ones()
 
     def _imports(self) -> Iterator[None]:
-        """Ask twice for each slice, as an impatient click does: the key makes one job of both."""
-        task, edition = self.batch.named(jobs.import_airports), dataset.edition()
-        calls = [
-            # Another run imports again ("live"): the rows may be gone, and the job that made them still there.
-            task.options(idempotency_key=f"{edition}:{start}-{stop}", idempotency_scope="live").bind(
-                edition, start, stop
-            )
-            for start, stop in dataset.slices(len(self._airports))
-        ]
-        self.batch.many(calls + calls)
-        yield
+        """
+        Import each country as a run group, and ask twice for each slice, as an impatient click does.
+
+        The key makes one job of both. Whoever needs a country waits for its group.
+        """
+        task, edition = self.batch.named(jobs.import_country), dataset.edition()
+        for country in self._countries:
+            with run_group(self._group(country)) as group:
+                calls = [
+                    # Another run imports again ("live"): the rows may be gone, and the job that made them still there.
+                    task.options(
+                        group=group,
+                        idempotency_key=f"{self.batch.name}:{edition}:{country}:{start}-{stop}",
+                        idempotency_scope="live",
+                    ).bind(edition, country, start, stop)
+                    for start, stop in dataset.slices(len(dataset.rows_of(country)), size=SLICE)
+                ]
+                self.batch.many(calls + calls)
+            yield
+
+    def _group(self, country: str) -> str:
+        return f"{self.batch.name}:import:{country}"
 
     def _bulk(self) -> Iterator[None]:
         named = self.batch.named
@@ -90,15 +103,29 @@ class AirportsLoad:
         return (suspects + self._some("audits"))[: self._share("audits")]
 
     def _reports(self) -> Iterator[None]:
-        """Enqueue the digest first, though it needs the reports: it sleeps until they are there."""
+        """
+        Report each country when its import is complete, and the world when all of them are reported.
+
+        A group is its tenant's own: the other tenant's reports cannot wait for it. They look, and come back later.
+        """
         countries = self._countries[: max(1, self._share("reports") // len(TENANTS))]
-        for tenant, unit in zip(TENANTS, Unit, strict=True):
-            with tenant_context(tenant):
-                self.batch.one(jobs.batch_digest, self.batch.name, countries, as_of=self.today)
-            for country in countries:
-                with tenant_context(tenant):
-                    self.batch.one(jobs.country_report, country, self.batch.name, as_of=self.today, unit=unit)
-                yield
+        ours, theirs = zip(TENANTS, Unit, strict=True)
+        reports = []
+        for country in countries:
+            after_import = jobs.country_report.options(depends_on=[GroupRef(self._group(country))])
+            reports.append(self._report(after_import, country, *ours))
+            self._report(jobs.country_report, country, *theirs)
+            yield
+        world = jobs.batch_digest.using(queue_name="airports").options(depends_on=reports)
+        with tenant_context(ours[0]):
+            self.batch.one(world, self.batch.name, countries, as_of=self.today)
+        with tenant_context(theirs[0]):
+            self.batch.one(jobs.batch_digest, self.batch.name, countries, as_of=self.today)
+        yield
+
+    def _report(self, task: Task, country: str, tenant: str, unit: Unit) -> UUID:
+        with tenant_context(tenant):
+            return self.batch.one(task, country, self.batch.name, as_of=self.today, unit=unit)
 
     def _quotes(self) -> Iterator[None]:
         legs = zip(self._some("quotes"), self._some("quotes"), strict=True)
