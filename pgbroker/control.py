@@ -19,6 +19,7 @@ from pgbroker.errors import (
     UnknownJobType,
     UnknownQueue,
 )
+from pgbroker.lifecycle import explain as explaining
 from pgbroker.lifecycle import pause as pausing
 from pgbroker.lifecycle.add_edge import add_edge
 from pgbroker.lifecycle.cancel import Cancelled, cancel_many
@@ -32,6 +33,7 @@ from pgbroker.lifecycle.unblock import Unblocked, unblock_many
 from pgbroker.options import checked_tag
 from pgbroker.policy.values import duration as checked_duration
 from pgbroker.policy.values import whole
+from pgbroker.policy.why_not_running import Explanation
 from pgbroker.references import AnyPrerequisite, CallRef, HasId, as_json, checked_policy, references_of
 from pgbroker.states import Status
 from pgbroker.tenancy import checked_tenant
@@ -53,13 +55,37 @@ def job_id_of(job: UUID | str | HasId) -> UUID:
         raise JobNotFound(value) from None
 
 
-def get_job(job: UUID | str | HasId, *, using: str | None = None) -> Job:
+class FoundJob(Job):
+    """Everything that is known about one job, and a way to ask why it does not run."""
+
+    __slots__ = ()
+
+    def explain(self) -> Explanation:
+        """
+        Tell the one reason why the job does not run, as it is now: a `code`, a `sentence`, `ids` and a `cure`.
+
+        In the current tenant; raises `JobNotFound` when the job is not there any more.
+        """
+        return explain(self.id, using=self.database)
+
+
+def get_job(job: UUID | str | HasId, *, using: str | None = None) -> FoundJob:
     """Read one job of the current tenant with its executions; raises `JobNotFound`."""
     job_id = job_id_of(job)
     found = look(job_id, using=using or settings().DATABASES[0])
     if found is None:
         raise JobNotFound(job_id)
-    return found
+    return FoundJob._make(found)
+
+
+def explain(job: UUID | str | HasId, *, using: str | None = None) -> Explanation:
+    """Tell the one reason why a job of the current tenant does not run, or that it does; raises `JobNotFound`."""
+    job_id, chosen = job_id_of(job), settings()
+    ageing = timedelta(seconds=chosen.AGEING_SECONDS)
+    told = explaining.explain(job_id, ageing=ageing, using=using or chosen.DATABASES[0])
+    if told is None:
+        raise JobNotFound(job_id)
+    return told
 
 
 def cancel(job: UUID | str | HasId, *, reason: str = "", by: str = "", using: str | None = None) -> Cancelled:

@@ -44,7 +44,15 @@ class Job(NamedTuple):
     tags: list[str] | None
     reason_code: str | None
     reason: str | None
+    # The job whose bad end is the reason, where it was a prerequisite's.
+    cause_id: UUID | None
+    # The run group that it is in, and its own name there.
+    run_group_id: UUID | None
+    run_group: str | None
+    name: str | None
     executions: list[dict[str, Any]]
+    # The alias that it was read from.
+    database: str
 
     @property
     def stored_call(self) -> Any:
@@ -91,5 +99,6 @@ def _read(value: Any) -> Any:
 
 def look(job_id: UUID, *, using: str | db.Session = "default") -> Job | None:
     """Read one job of the current tenant; None when it has none of that id."""
-    found = db.fetch("get_job", {"job_id": job_id}, lambda row: Job(*row), using=using)
+    alias = using.alias if isinstance(using, db.Session) else using
+    found = db.fetch("get_job", {"job_id": job_id}, lambda row: Job._make((*row, alias)), using=using)
     return found[0]._replace(status=Status(found[0].status)) if found else None

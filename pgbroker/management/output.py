@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.core.management.base import OutputWrapper
 
+from pgbroker.policy.durations import roughly
 from pgbroker.reports import PauseLine
 
 LONGEST_CELL = 60
@@ -86,17 +87,8 @@ def _full(value: Any) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """Write an age in its largest units: `3m 20s`."""
-    if seconds is None:
-        return "-"
-    whole = max(0, int(seconds))
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, left = divmod(rest, 60)
-    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (left, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        del parts[0]
-    return " ".join(f"{count}{unit}" for count, unit in parts[:2])
+    """Write an age in its largest units: `3m 20s`; "-" where there is none."""
+    return "-" if seconds is None else roughly(seconds)
 
 
 class Progress:

@@ -8,3 +8,15 @@ def seconds_of(value: timedelta) -> str:
     whole, rest = divmod(value, timedelta(seconds=1))
     # As a float, a long duration would lose its last digits.
     return f"{whole} s" if not rest else f"{value.total_seconds():.6f}".rstrip("0") + " s"
+
+
+def roughly(seconds: float) -> str:
+    """Write an age in its two largest units: `3m 20s`."""
+    whole = max(0, int(seconds))
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (left, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        del parts[0]
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2])

@@ -4,9 +4,10 @@
 --
 -- Scope:  tenant
 -- Rows:   one when this tenant has the job: the job, its payload, the name of the worker that runs it and its
---         process (host:pid), why it was ended without an attempt, and its executions as a JSON array, oldest first.
+--         process (host:pid), why it was ended without an attempt, its run group, and its executions as a JSON array,
+--         oldest first.
 -- Locks:  none.
--- Index:  job_pkey, execution_job.
+-- Index:  job_pkey, execution_job, run_group_pkey.
 select
     job.id as job_id,
     job_type.name as job_type,
@@ -36,6 +37,10 @@ select
     payload.tags,
     job_state.reason_code,
     job_state.reason,
+    job_state.cause_id,
+    job.run_group_id,
+    run_group.name as run_group,
+    job.name,
     coalesce(
         (
             select jsonb_agg(
@@ -64,4 +69,5 @@ join pgbroker.queue on queue.id = job.queue_id
 join pgbroker.job_type on job_type.id = job.job_type_id
 left join pgbroker.job_state on job_state.job_id = job.id
 left join pgbroker.worker on worker.id = job.worker_id
+left join pgbroker.run_group on run_group.id = job.run_group_id
 where job.id = %(job_id)s
