@@ -21,10 +21,8 @@ BOUND = 10_000
 # Attempts and events of one job that are shown.
 HISTORY_MAX = 200
 WORKERS_MAX = 200
-# What lists are filtered by. No verb of this release brings a job into the other three.
-STATUSES = tuple(
-    status for status in Status if status not in {Status.WAITING, Status.SUSPENDED, Status.BLOCKED}
-)
+# What lists are filtered by. No verb of this release suspends a job.
+STATUSES = tuple(status for status in Status if status != Status.SUSPENDED)
 WORKERS_SINCE = timedelta(days=1)
 GONE_AFTER = timedelta(minutes=10)
 

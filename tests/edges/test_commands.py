@@ -110,13 +110,13 @@ def test_filters_narrow_the_list():
 
 
 def test_a_status_that_no_job_can_have_yet_is_no_choice_but_is_told():
-    job = JobFactory(blocked=True)
+    job = JobFactory(suspended=True)
 
-    with pytest.raises(CommandError, match="invalid choice: 'blocked'"):
-        run("broker_jobs", "list", "--status", "blocked")
+    with pytest.raises(CommandError, match="invalid choice: 'suspended'"):
+        run("broker_jobs", "list", "--status", "suspended")
 
     assert [(each["id"], each["status"]) for each in read("broker_jobs", "list")["jobs"]] == [
-        (str(job.pk), "blocked")
+        (str(job.pk), "suspended")
     ]
 
 

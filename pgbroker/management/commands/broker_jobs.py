@@ -1,8 +1,9 @@
-"""broker_jobs: look at jobs, and retry, cancel or redrive them."""
+"""broker_jobs: look at jobs, ask why one does not run, and retry, cancel, unblock or redrive them."""
 
 import getpass
 import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -12,6 +13,7 @@ from pgbroker.bodies import Reference
 from pgbroker.errors import JobNotFound
 from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.retry import retry_many
+from pgbroker.lifecycle.unblock import unblock_many
 from pgbroker.management import exits
 from pgbroker.management.arguments import (
     Arguments,
@@ -32,7 +34,7 @@ COUNT_MAX = 1_000_000
 
 
 class Command(BaseCommand):
-    help = "Look at jobs, and retry, cancel or redrive them."
+    help = "Look at jobs, ask why one does not run, and retry, cancel, unblock or redrive them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         teach(
@@ -42,6 +44,7 @@ broker_jobs list --status dead_letter --queue mail
 broker_jobs list --tag customer:7
 broker_jobs list --format json --limit 200 --after 0199b0de-...
 broker_jobs show 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
+broker_jobs explain 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
 broker_jobs retry 0199b0de-... 0199b0df-... --attempts 3
 broker_jobs cancel 0199b0de-... --reason "wrong month"
 broker_jobs redrive --type shop.send_invoice --dry-run
@@ -57,6 +60,9 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         one = actions.add_parser("show", help="Show one job with its arguments, attempts and timeline.")
         one.add_argument("ids", metavar="ID", nargs=1, help="The job, by its id.")
 
+        one = actions.add_parser("explain", help="Tell why one job does not run, and what to do about it.")
+        one.add_argument("ids", metavar="ID", nargs=1, help="The job, by its id.")
+
         one = actions.add_parser("retry", help="Make failed, dead-lettered or cancelled jobs ready again.")
         one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
         one.add_argument("--attempts", metavar="N", default=1, help="Attempts to grant each.")
@@ -64,6 +70,9 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         one = actions.add_parser("cancel", help="Cancel live jobs; a running one is asked to stop.")
         one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
         one.add_argument("--reason", metavar="TEXT", default="", help="Kept with the jobs.")
+
+        one = actions.add_parser("unblock", help="Let blocked jobs run without what blocks them.")
+        one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
 
         one = actions.add_parser("redrive", help="Retry all ended jobs that match, oldest end first.")
         self._add_filters(one, statuses=sorted(RETRYABLE), default=Status.DEAD_LETTER)
@@ -184,7 +193,9 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             ("idempotency key", job.idempotency_key),
             ("correlation id", job.correlation_id),
             ("tags", ", ".join(job.tags or ())),
+            ("run group", " as ".join(filter(None, (job.run_group, job.name)))),
             ("reason", " ".join(filter(None, (job.reason_code, job.reason)))),
+            ("cause", job.cause_id),
             ("arguments", short_json(reports.arguments_of(job.stored_call))),
             ("result", short_json(job.stored_result) if job.status == Status.COMPLETED else None),
         )
@@ -203,7 +214,17 @@ broker_jobs redrive --type shop.send_invoice --dry-run
                     f"\nattempt {attempt.attempt_no}: log\n{harmless(attempt.log_tail).rstrip()}"
                 )
 
-    # -------------------------------------------------------------- retry, cancel
+    read_explain = read_show
+
+    def do_explain(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        (job_id,) = asked["ids"]
+        told = control.explain(job_id, using=alias)
+        if json_wanted:
+            self.stdout.write(as_json({"id": job_id, **asdict(told)}))
+        else:
+            self.stdout.write(harmless(f"{told.code}\n{told.sentence}\nWhat to do: {told.cure}"))
+
+    # -------------------------------------------------------------- retry, cancel, unblock
 
     def read_retry(self, arguments: Arguments) -> dict[str, Any]:
         return {"ids": arguments.ids(), "attempts": arguments.whole("attempts", 1, 10_000, 1)}
@@ -214,6 +235,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         why = {
             "unchanged": "only failed, dead_letter and cancelled jobs are retried",
             "key_held_by_newer_job": "a newer job holds its idempotency key: {holder_id}",
+            "prerequisite_failed": "retry its prerequisite: {holder_id}",
         }
         self._tell_outcomes(asked["ids"], answers, why, done={"retried"}, json_wanted=json_wanted)
 
@@ -227,8 +249,24 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             asked["ids"], answers, why, done={"cancelled", "requested"}, json_wanted=json_wanted
         )
 
+    read_unblock = read_show
+
+    def do_unblock(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        answers = unblock_many(asked["ids"], using=alias)
+        why = {"unchanged": "only blocked jobs are unblocked"}
+        self._tell_outcomes(
+            asked["ids"], answers, why, done={"unblocked"}, json_wanted=json_wanted, status="status"
+        )
+
     def _tell_outcomes(
-        self, ids: list[Any], answers: list[Any], why: dict[str, str], *, done: set[str], json_wanted: bool
+        self,
+        ids: list[Any],
+        answers: list[Any],
+        why: dict[str, str],
+        *,
+        done: set[str],
+        json_wanted: bool,
+        status: str = "was",
     ) -> None:
         """Tell what became of each job; ends with 1 when one of them was not done."""
         by_id = {each.job_id: each for each in answers}
@@ -252,7 +290,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         if json_wanted:
             self.stdout.write(as_json({"jobs": told}))
         else:
-            headings = ("id", "outcome", "was", "why")
+            headings = ("id", "outcome", status, "why")
             self.stdout.write(table(headings, (tuple(each.values()) for each in told)))
         left = [each for each in told if each["outcome"] not in done]
         if left:
