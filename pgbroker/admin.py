@@ -21,13 +21,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
-from pgbroker import control, fleet_admin, reports  # noqa: F401 - registers queues, workers and types
+from pgbroker import control, fleet_admin, group_admin, reports  # noqa: F401 - these two register what else there is
 from pgbroker.changelists import (
     ByQueue,
     ByStatus,
     ByTag,
     ByType,
-    KeysetChangeList,
+    JobChangeList,
     LookOnly,
     badge,
     broker_alias,
@@ -36,9 +36,12 @@ from pgbroker.changelists import (
     time_column,
 )
 from pgbroker.forms import ReasonForm, RedriveForm, bounded
+from pgbroker.group_pages import describe_links, describe_preview
+from pgbroker.group_reports import preview_cancel, read_links
 from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.retry import retry_many
+from pgbroker.lifecycle.unblock import unblock_many
 from pgbroker.models import Job
 from pgbroker.pages import describe_job
 from pgbroker.states import LIVE, RETRYABLE, Status
@@ -98,7 +101,7 @@ class JobAdmin(LookOnly):
         return request.user.has_perm("pgbroker.cancel_job")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return KeysetChangeList
+        return JobChangeList
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
@@ -117,6 +120,7 @@ class JobAdmin(LookOnly):
             "redrive/": self.redrive_view,
             "<uuid:job_id>/retry/": require_POST(self.retry_view),
             "<uuid:job_id>/cancel/": self.cancel_view,
+            "<uuid:job_id>/unblock/": require_POST(self.unblock_view),
         }
         return self.own_urls(own) + super().get_urls()
 
@@ -139,10 +143,13 @@ class JobAdmin(LookOnly):
             "job/detail.html",
             f"{story.job.job_type} {story.job.id}",
             **describe_job(story, now=database_time(using=broker_alias())),
+            **describe_links(read_links(story.job.id, using=broker_alias())),
+            explanation=control.explain(story.job.id, using=broker_alias()),
             may_retry=status in RETRYABLE and self.has_retry_permission(request),
             may_cancel=status in LIVE
             and not story.job.cancel_requested_at
             and self.has_cancel_permission(request),
+            may_unblock=status == Status.BLOCKED and self.has_retry_permission(request),
         )
 
     def retry_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
@@ -150,6 +157,17 @@ class JobAdmin(LookOnly):
         if not self.has_retry_permission(request):
             raise PermissionDenied
         self._retry(request, [job_id], attempts=None if request.POST.get("attempts") == "declared" else 1)
+        return redirect("admin:pgbroker_job_change", job_id)
+
+    def unblock_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        """Let one blocked job run without what blocks it."""
+        if not self.has_retry_permission(request):
+            raise PermissionDenied
+        answers = unblock_many([job_id], using=broker_alias())
+        self.log(request, [each.job_id for each in answers if each.outcome == "unblocked"], "Unblocked.")
+        self._tell(request, [job_id], answers, {
+            "unblocked": "no longer blocked", "unchanged": "left alone: not blocked",
+        })  # fmt: skip
         return redirect("admin:pgbroker_job_change", job_id)
 
     def cancel_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
@@ -177,6 +195,7 @@ class JobAdmin(LookOnly):
             "retried": "ready again",
             "unchanged": "left alone: not failed, dead-lettered or cancelled",
             "key_held_by_newer_job": "left alone: a newer job holds the idempotency key",
+            "prerequisite_failed": "left alone: coming back when the prerequisite is retried",
         })  # fmt: skip
 
     def _confirm_cancel(self, request: HttpRequest, ids: Sequence[UUID], back: str) -> HttpResponse | None:
@@ -191,6 +210,7 @@ class JobAdmin(LookOnly):
                 "A running job is asked to stop; it ends cancelled, whatever it then reports.",
                 items=ids[:20], more=max(0, len(ids) - 20),
                 hidden=[("action", "cancel_selected"), *((ACTION_CHECKBOX_NAME, each) for each in ids)],
+                **describe_preview(preview_cancel(job_ids=ids, using=broker_alias())),
             )  # fmt: skip
         answers = cancel_many(
             ids, reason=form.cleaned_data["reason"], by=request.user.get_username(), using=broker_alias()

@@ -20,11 +20,11 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 from psycopg.errors import QueryCanceled
 
-from pgbroker import reports
+from pgbroker import group_reports, reports
 from pgbroker.conf import settings
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.models import Execution, Idempotency, JobPayload, JobState, JobTag, JobType
-from pgbroker.states import RETRYABLE, Status
+from pgbroker.states import RETRYABLE, GroupState, Status
 from pgbroker.tenancy import current_tenant
 
 # A filtered list looks everywhere for so long; then only at so many jobs, with a link to look further.
@@ -108,7 +108,10 @@ class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def log(self, request: HttpRequest, ids: Iterable[Any], what: str) -> None:
         """Record who did it, a row a job."""
-        objects = [self.model(pk=each) for each in ids]
+        self.log_rows(request, [self.model(pk=each) for each in ids], what)
+
+    def log_rows(self, request: HttpRequest, objects: list[Any], what: str) -> None:
+        """Record who did it to these rows."""
         if objects:
             LogEntry.objects.log_actions(request.user.pk, objects, CHANGE, what)  # type: ignore[arg-type]
 
@@ -135,6 +138,13 @@ class ByStatus(ByName):
 
     def names(self) -> Iterable[tuple[int, str]]:
         return [(int(status), status.label.replace("_", " ")) for status in reports.STATUSES]
+
+
+class ByState(ByName):
+    title, parameter_name, column = "state", "state", "state"
+
+    def names(self) -> Iterable[tuple[int, str]]:
+        return [(int(state), state.label) for state in GroupState]
 
 
 class ByQueue(ByName):
@@ -198,10 +208,7 @@ class KeysetChangeList(ChangeList):
         if rows is None:
             rows, edge = self._look_near()
         self.result_list = rows[: self.list_per_page]
-        ids = [job.pk for job in self.result_list]
-        errors, tags = find_errors(ids), find_tags(ids)
-        for job in self.result_list:
-            job.error_code, job.tags = errors.get(job.pk), tags.get(job.pk, [])
+        self.add_to_rows([row.pk for row in self.result_list])
         after = rows[-2].pk if len(rows) > self.list_per_page else edge
         self.next_page = self.get_query_string({PAGE_VAR: str(after)}) if after else None
         self.looked_at = WINDOW if edge else None
@@ -209,6 +216,9 @@ class KeysetChangeList(ChangeList):
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.multi_page = False
         self.show_admin_actions = True
+
+    def add_to_rows(self, ids: list[UUID]) -> None:
+        """Add what the page shows beside the rows, with a statement for all of them."""
 
     def _look(self) -> list[Any] | None:
         """Read the page; None when what the filters want is too rare to be found in time."""
@@ -224,13 +234,31 @@ class KeysetChangeList(ChangeList):
             return None
 
     def _look_near(self) -> tuple[list[Any], UUID | None]:
-        """Look only at the next WINDOW jobs; also returns where they end, None where all were seen."""
+        """Look only at the next WINDOW rows; also returns where they end, None where all were seen."""
         near = self.root_queryset.order_by("-pk").values_list("pk", flat=True)
         if self.after:
             near = near.filter(pk__lt=self.after)
         edge = next(iter(near[WINDOW : WINDOW + 1]), None)
         queryset = self.queryset if edge is None else self.queryset.filter(pk__gte=edge)
         return list(queryset[: self.list_per_page + 1]), edge
+
+
+class JobChangeList(KeysetChangeList):
+    """Jobs with their tags and what went wrong last."""
+
+    def add_to_rows(self, ids: list[UUID]) -> None:
+        errors, tags = find_errors(ids), find_tags(ids)
+        for job in self.result_list:
+            job.error_code, job.tags = errors.get(job.pk), tags.get(job.pk, [])
+
+
+class GroupChangeList(KeysetChangeList):
+    """Run groups with their progress."""
+
+    def add_to_rows(self, ids: list[UUID]) -> None:
+        progress = group_reports.count_members(ids, using=broker_alias())
+        for group in self.result_list:
+            group.progress = progress[group.pk]
 
 
 class QueueChangeList(ChangeList):
@@ -264,6 +292,17 @@ def find_jobs(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
         types = list(JobType.objects.using(broker_alias()).values_list("id", flat=True))
         holders = Idempotency.objects.using(broker_alias()).filter(job_type_id__in=types, key=term)
         return queryset.filter(pk__in=list(holders.values_list("job_id", flat=True)))
+
+
+def find_run_groups(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
+    """Find a run group by its exact id, or by how its name begins."""
+    if not term:
+        return queryset
+    try:
+        return queryset.filter(pk=UUID(term))
+    except ValueError:
+        # A range, since the index serves no "like" under the policy.
+        return queryset.filter(name__gte=term, name__lt=f"{term}\U0010ffff")
 
 
 def find_errors(ids: Sequence[UUID]) -> dict[UUID, str]:

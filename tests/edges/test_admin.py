@@ -228,14 +228,14 @@ def test_the_tenant_of_the_context_is_shown(root):
 
 
 def test_only_statuses_that_a_job_can_have_are_offered_as_filter(root):
-    JobFactory(waiting=True)
+    JobFactory(suspended=True)
 
     (by_status, *_) = root.get(LIST).context["cl"].filter_specs
 
     assert [name for _, name in by_status.lookup_choices] == [
-        "scheduled", "ready", "running", "completed", "failed", "dead letter", "cancelled",
+        "scheduled", "waiting", "ready", "running", "blocked", "completed", "failed", "dead letter", "cancelled",
     ]  # fmt: skip
-    assert "waiting" in root.get(LIST).content.decode()
+    assert "suspended" in root.get(LIST).content.decode()
 
 
 def test_the_list_tells_in_short_when_a_job_was_made_and_ended(root):
