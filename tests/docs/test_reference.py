@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -15,6 +16,7 @@ from pgbroker import errors, telemetry
 from pgbroker.context import JobContext
 from pgbroker.errors import PgBrokerError
 from pgbroker.options import Options
+from pgbroker.policy import why_not_running
 from pgbroker.states import AttemptState, GroupState, Status
 
 REFERENCE = generated.DOCS / "reference"
@@ -73,6 +75,13 @@ def test_what_a_handler_is_given_exists() -> None:
 
     assert len(listed) > 8
     assert [name for name in listed if not hasattr(JobContext, name)] == []
+
+
+def test_the_reasons_are_those_that_an_explanation_can_give() -> None:
+    given = re.findall(r'Explanation\(\s*"(\w+)"', inspect.getsource(why_not_running))
+
+    assert len(given) > 15
+    assert sorted(names("reasons.md", "# Reasons")) == sorted(set(given))
 
 
 def test_codes_without_a_class_have_none() -> None:
