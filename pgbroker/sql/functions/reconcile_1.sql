@@ -84,7 +84,7 @@ begin
       and edge.outcome <> prerequisite.outcome
       and not exists (select from pgbroker.unresolved where unresolved.prerequisite_id = edge.prerequisite_id);
     if stale is not null then
-        perform pgbroker.resolve_1(stale, most, interval '0', null, false);
+        perform pgbroker.resolve_1(stale, most, interval '0', stuck, false);
         repaired := repaired || stuck;
     end if;
 
@@ -139,6 +139,7 @@ begin
         perform pgbroker.cancel_members_1(stuck, '', '');
         repaired := repaired || stuck;
     end if;
+    repaired := array(select distinct id from unnest(repaired) as id order by id);
 end
 $function$;
 

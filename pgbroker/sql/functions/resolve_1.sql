@@ -158,6 +158,7 @@ begin
                where edge.prerequisite_id = prerequisite.id
                  and edge.satisfied_at is null
                  and (edge.outcome < prerequisite.outcome or edge.outcome > prerequisite.outcome)
+                 and (chosen is null or (edge.dependent_id in (select unnest(chosen))) is true)
                offset 0
            );
         get diagnostics left_over = row_count;
