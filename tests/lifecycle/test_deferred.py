@@ -1,0 +1,248 @@
+"""References to what is still to come: they become edges, or end in time as a prerequisite that failed."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+
+from pgbroker.lifecycle.retry import retry_many
+from pgbroker.models import JobDependency, JobState
+from pgbroker.tenancy import tenant_context
+from tests.support.jobs import status
+from tests.support.links import (
+    BLOCKED,
+    CANCELLED,
+    FAILED,
+    READY,
+    WAITING,
+    add,
+    deadlines_pass,
+    deferred,
+    edges,
+    end,
+    job,
+    links,
+    open_group,
+    passes,
+    references,
+    repaired,
+    run,
+    seal,
+    sealed_group,
+    statuses,
+    why,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def waits_for(*names: str | None, within: float = 3600, on_failure: str = "cancel") -> UUID:
+    return job(
+        *({"group": "later", "within_seconds": within, **({"job": name} if name else {})} for name in names),
+        on_failure=on_failure,
+    )
+
+
+def test_a_reference_becomes_an_edge_once_the_group_is_there():
+    dependent = waits_for(None)
+    assert deferred() == 0
+
+    group_id = open_group("later")
+    assert deferred() == 1
+
+    assert references(dependent) == []
+    assert edges(dependent) == {group_id: (0, False)}
+    seal(group_id)
+    assert status(dependent) == READY
+
+
+def test_a_reference_to_a_member_waits_for_that_member():
+    dependent = waits_for("one")
+    open_group("later")
+    links({"group": "later", "name": "two"})
+    assert deferred() == 0, "its group is there, and it is not"
+
+    (member,) = links({"group": "later", "name": "one"})
+    assert deferred() == 1
+
+    assert edges(dependent) == {member.job_id: (0, False)}
+    end(member.job_id)
+    assert status(dependent) == READY
+
+
+def test_what_came_and_ended_meanwhile_decides_at_once():
+    free, cancelled = waits_for("good"), waits_for("bad")
+    open_group("later")
+    good, bad = links({"group": "later", "name": "good"}, {"group": "later", "name": "bad"})
+    end(good.job_id)
+    end(bad.job_id, status=FAILED)
+
+    assert deferred() == 2
+
+    assert statuses(free, cancelled) == [READY, CANCELLED]
+    assert why(cancelled) == ("prerequisite_failed", bad.job_id)
+
+
+def test_a_job_waits_for_the_last_of_its_references():
+    parent = job()
+    dependent = job(
+        parent, {"group": "later", "within_seconds": 60}, {"group": "other", "within_seconds": 60}
+    )
+    sealed_group("later")
+    deferred()
+    run(parent)
+    assert status(dependent) == WAITING
+
+    sealed_group("other")
+    deferred()
+
+    assert status(dependent) == READY
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("cancel", CANCELLED), ("block", BLOCKED), ("ignore", READY)]
+)
+def test_a_reference_whose_time_is_over_does_what_a_failed_prerequisite_does(policy, expected):
+    dependent = waits_for("one", on_failure=policy)
+    below = job(dependent)
+    deadlines_pass(dependent)
+
+    assert deferred() == 1
+    passes()
+
+    assert (status(dependent), references(dependent)) == (expected, [])
+    assert status(below) == (CANCELLED if policy == "cancel" else WAITING)
+    if policy != "ignore":
+        assert why(dependent) == ("reference_expired", None)
+        assert JobState.objects.get(job=dependent).reason == (
+            "it waited for job one of run group later: it was not there in time"
+        )
+
+
+def test_of_two_references_one_that_came_does_not_save_the_job():
+    dependent = waits_for(None, "one", on_failure="block")
+    sealed_group("later")
+    deadlines_pass(dependent)
+
+    deferred()
+
+    assert (status(dependent), why(dependent)) == (BLOCKED, ("reference_expired", None))
+    assert repaired() == []
+
+
+def test_a_job_that_a_reference_has_stopped_does_not_run_when_another_prerequisite_ends():
+    """A missing name is never a satisfied dependency."""
+    parent = job()
+    dependent = job(parent, {"group": "later", "within_seconds": 5}, on_failure="block")
+    deadlines_pass(dependent)
+    deferred()
+
+    run(parent)
+    passes()
+
+    assert (status(dependent), why(dependent)) == (BLOCKED, ("reference_expired", None))
+
+
+@pytest.mark.parametrize("policy", ["cancel", "block"])
+def test_a_reference_that_expires_behind_a_failed_prerequisite_is_not_forgotten(policy):
+    parent = job()
+    dependent = job(parent, {"group": "later", "within_seconds": 5, "on_failure": "block"}, on_failure=policy)
+    run(parent, how=FAILED)
+    deadlines_pass(dependent)
+    deferred()
+
+    retry_many([parent])
+    passes()
+    run(parent)
+    passes()
+
+    assert status(dependent) in (BLOCKED, CANCELLED)
+    assert why(dependent) == ("reference_expired", None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("cancel", CANCELLED), ("block", BLOCKED), ("ignore", READY)]
+)
+@pytest.mark.parametrize(
+    "cycle", ["a member waits for the job", "the member is the job", "it is in the group"]
+)
+def test_a_reference_that_would_close_a_cycle_when_it_comes_true_ends_as_if_it_had_expired(
+    cycle, policy, expected
+):
+    if cycle == "a member waits for the job":
+        dependent = waits_for(None, on_failure=policy)
+        open_group("later")
+        links({"group": "later", "depends_on": [str(dependent)], "on_failure": "ignore"})
+    else:
+        open_group("own")
+        name = {"job": "me"} if cycle == "the member is the job" else {}
+        with connection.cursor() as cursor:
+            (dependent,) = (
+                answer.job_id
+                for answer in links(
+                    {
+                        "group": "own",
+                        "name": "me",
+                        "depends_on": [{"group": "later", **name, "within_seconds": 5}],
+                        "on_failure": policy,
+                    }
+                )
+            )
+            cursor.execute(
+                "update pgbroker.deferred_reference set group_name = 'own' where dependent_id = %s",
+                [dependent],
+            )
+
+    assert deferred() == 1
+
+    assert status(dependent) == expected
+    if policy != "ignore":
+        assert why(dependent) == ("reference_expired", None)
+        assert "the job would wait for itself" in JobState.objects.get(job=dependent).reason
+    assert JobDependency.objects.filter(dependent_id=dependent).count() == 0
+
+
+def test_a_group_of_another_tenant_is_not_what_a_reference_waits_for():
+    with tenant_context("acme"):
+        dependent = waits_for(None)
+    with tenant_context("bolt"):
+        sealed_group("later")
+
+    assert deferred() == 0
+    assert status(dependent) == WAITING
+    with tenant_context("acme"):
+        sealed_group("later")
+    assert deferred() == 1
+    assert status(dependent) == READY
+
+
+def test_a_job_that_is_over_takes_its_references_along():
+    dependent = waits_for(None)
+    end(dependent, status=CANCELLED)
+    sealed_group("later")
+
+    deferred()
+
+    assert status(dependent) == CANCELLED
+    assert references(dependent) == []
+
+
+def test_pages_of_references_go_by_their_number():
+    dependents = [waits_for(None) for _ in range(5)]
+    sealed_group("later")
+
+    assert deferred(limit=2) == 5
+    assert set(statuses(*dependents)) == {READY}
+
+
+def test_a_late_reference_is_one_as_well():
+    dependent = job()
+    add(dependent, {"group": "later", "within_seconds": 5})
+    deadlines_pass(dependent)
+
+    deferred()
+
+    assert (status(dependent), why(dependent)) == (CANCELLED, ("reference_expired", None))
+    assert uuid4() not in edges(dependent)
