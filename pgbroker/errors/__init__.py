@@ -280,6 +280,37 @@ class InvalidTenant(PgBrokerError, ValueError):
         )
 
 
+class InvalidCron(PgBrokerError, ValueError):
+    """A cron expression is not of pgbroker's dialect; `field` and `position`, a column from 1, tell where."""
+
+    code = "invalid_cron"
+
+    def __init__(self, expression: str, field: str, position: int, trouble: str, cure: str) -> None:
+        super().__init__(
+            f"cron expression {expression!r}: {field} (column {position}) {sentence(trouble)} {cure}",
+            expression=expression,
+            field=field,
+            position=position,
+        )
+        self.field, self.position, self.trouble, self.cure = field, position, trouble, cure
+
+
+class CronNeverFires(InvalidCron):
+    """A cron expression can be read, but no time ever matches it."""
+
+    code = "cron_never_fires"
+
+
+class InvalidTimeZone(PgBrokerError, ValueError):
+    """A time zone is not one of the IANA names that the zone data has."""
+
+    code = "invalid_time_zone"
+
+    def __init__(self, zone: str, cure: str) -> None:
+        super().__init__(f"there is no time zone {zone!r}. {cure}", zone=zone)
+        self.zone, self.cure = zone, cure
+
+
 class DatabaseUnreachable(PgBrokerError):
     """The database could not be reached when a process started."""
 
