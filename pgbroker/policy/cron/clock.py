@@ -64,7 +64,7 @@ class Gap(NamedTuple):
     missing: tuple[Span, ...]
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def readings(zone: Zone, day: int, once_within: int, moved_within: int) -> tuple[Reading | Gap, ...]:
     """
     Return what counts in a day of UTC, in order.
@@ -102,7 +102,7 @@ def repeat(zone: Zone, instant: int, offset: int) -> Repeat:
     return Repeat.AGAIN if min(others) < instant else Repeat.FIRST
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def around(zone: Zone, day: int) -> tuple[Piece, ...]:
     """Return the pieces of a day of UTC and of two days before and after it, the equal ones joined."""
     joined: list[Piece] = []
@@ -115,7 +115,7 @@ def around(zone: Zone, day: int) -> tuple[Piece, ...]:
     return tuple(joined)
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def _pieces(zone: Zone, day: int) -> tuple[Piece, ...]:
     """Return the pieces of a day of UTC: one, or as many more as the offset changes."""
     begin, end = day * DAY, (day + 1) * DAY

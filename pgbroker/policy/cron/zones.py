@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
-from importlib import metadata, resources
+from importlib import import_module, resources
 from io import BytesIO
 from zoneinfo import ZoneInfo
 
@@ -34,8 +34,8 @@ def names() -> frozenset[str]:
 
 
 def version() -> str:
-    """Return the release of the zone data, such as 2026.6: the year, and how many came before it that year."""
-    return metadata.version("tzdata")
+    """Return the release of the zone data as IANA names it, such as 2026f. Later ones sort behind."""
+    return str(import_module("tzdata").IANA_VERSION)
 
 
 def checked(key: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from datetime import UTC, datetime
 from importlib import resources
@@ -95,7 +96,8 @@ def test_a_fingerprint_is_that_of_the_rules():
 
 
 def test_the_version_is_that_of_the_package():
-    assert zones.version() == tzdata.__version__
+    assert zones.version() == tzdata.IANA_VERSION
+    assert re.fullmatch(r"20\d\d[a-z]", zones.version())
 
 
 def changes(content: bytes) -> list[int]:
