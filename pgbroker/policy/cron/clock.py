@@ -15,6 +15,8 @@ from pgbroker.policy.cron.zones import Zone
 
 DAY = 86_400
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WALL_EPOCH = EPOCH.replace(tzinfo=None)
+SECOND = timedelta(seconds=1)
 # Days on which the calendar has room around them.
 FIRST_DAY = (datetime(2, 1, 1, tzinfo=UTC) - EPOCH).days
 LAST_DAY = (datetime(9998, 12, 31, tzinfo=UTC) - EPOCH).days
@@ -121,7 +123,7 @@ def _pieces(zone: Zone, day: int) -> tuple[Piece, ...]:
     begin, end = day * DAY, (day + 1) * DAY
     starts = [(begin, _offset(zone, begin))]
     for look in (*range(begin + _STEP, end, _STEP), end - 1):
-        since = look - _STEP
+        since = high - _STEP
         while (now := _offset(zone, look)) != starts[-1][1]:
             low, high = since, look
             while high - low > 1:
@@ -137,9 +139,9 @@ def _pieces(zone: Zone, day: int) -> tuple[Piece, ...]:
 
 
 def _offset(zone: Zone, instant: int) -> int:
-    offset = (EPOCH + timedelta(seconds=instant)).astimezone(zone.rules).utcoffset()
-    assert offset is not None
-    return offset.days * DAY + offset.seconds
+    # Not utcoffset(): that goes from the wall to the offset, and a fold tells two of three showings apart.
+    wall = (EPOCH + timedelta(seconds=instant)).astimezone(zone.rules).replace(tzinfo=None)
+    return (wall - WALL_EPOCH) // SECOND - instant
 
 
 def _shown_before(near: tuple[Piece, ...], index: int, within: int) -> Iterator[Span]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from pgbroker.errors import CronNeverFires
 from pgbroker.policy.cron import clock
-from pgbroker.policy.cron.clock import DAY, EPOCH, Gap, Repeat
+from pgbroker.policy.cron.clock import DAY, EPOCH, SECOND, WALL_EPOCH, Gap, Repeat
 from pgbroker.policy.cron.expression import Expression
 from pgbroker.policy.cron.times import MIDNIGHT, Times
 from pgbroker.policy.cron.zones import Zone
@@ -16,9 +16,7 @@ from pgbroker.policy.cron.zones import Zone
 # How far is looked for a tick. Without a zone the longest wait is 40 years, for a 29 February that is a
 # Monday; in a zone a tick may fall into a gap and be left out.
 HORIZON_DAYS = 50 * 366
-_WALL_EPOCH = EPOCH.replace(tzinfo=None)
 _EPOCH_ORDINAL = EPOCH.toordinal()
-_SECOND = timedelta(seconds=1)
 
 
 class Tick(NamedTuple):
@@ -209,17 +207,17 @@ class Cron:
         instant = stretch.base + stretch.times.at(index)
         return Tick(
             EPOCH + timedelta(seconds=instant),
-            _WALL_EPOCH + timedelta(seconds=instant + stretch.offset),
+            WALL_EPOCH + timedelta(seconds=instant + stretch.offset),
             clock.repeat(self.zone, instant, stretch.offset) if stretch.changed else Repeat.NONE,
-            None if stretch.skipped is None else _WALL_EPOCH + timedelta(seconds=stretch.skipped),
+            None if stretch.skipped is None else WALL_EPOCH + timedelta(seconds=stretch.skipped),
         )
 
 
 def _floor(instant: datetime) -> int:
     """Return the last whole second that is not later."""
-    return (instant - EPOCH) // _SECOND
+    return (instant - EPOCH) // SECOND
 
 
 def _ceiling(instant: datetime) -> int:
     """Return the first whole second that is not earlier."""
-    return -((EPOCH - instant) // _SECOND)
+    return -((EPOCH - instant) // SECOND)

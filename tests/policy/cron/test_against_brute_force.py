@@ -169,6 +169,31 @@ def made_up(changes: tuple[tuple[int, int], ...]) -> zones.Zone:
     return zones.Zone("made up", ZoneInfo.from_file(BytesIO(file + body + b"\n\n")), "")
 
 
+TROUBLED = {
+    "a day and two hours back": ((0, 840), (24, -720)),
+    "a day and two hours ahead": ((0, -720), (24, 840)),
+    "ahead, then back before what was skipped": ((18, 180), (24, 0)),
+    "back, then ahead over what was shown before": ((18, -180), (24, 60)),
+    "back twice over the same times": ((0, 840), (18, 240), (24, -300)),
+    "ahead twice over the same times": ((0, 0), (12, 240), (18, -720), (24, 240)),
+    "twice in two hours": ((13, 60), (15, 180)),
+    "ahead too far, then back, then ahead": ((12, 300), (18, -60), (24, 90)),
+}
+
+
+@pytest.mark.parametrize("changes", TROUBLED.values(), ids=TROUBLED.keys())
+def test_clocks_that_are_changed_twice_in_a_day_are_read_as_in_a_walk(changes):
+    zone, begin = made_up(changes), datetime(2026, 6, 15, 18, tzinfo=UTC)
+    after, until = begin - EARLIER, begin + LATER
+    for text, meaning in BUSY:
+        for ambiguous, nonexistent in RULES:
+            policies = {"ambiguous": ambiguous, "nonexistent": nonexistent}
+            whole = parse(text, "UTC", **policies)
+            cron = Cron(whole.expression, zone, whole.once_within, whole.moved_within)
+            expected = brute.ticks(meaning, zone.rules, after=after, until=until, **policies)
+            assert [tick.instant for tick in cron.between(after, until)] == expected, (text, policies)
+
+
 @st.composite
 def troubled(draw: st.DrawFn) -> zones.Zone:
     """Draw a zone whose clock is changed several times within days, which no real one does."""
