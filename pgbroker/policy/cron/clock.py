@@ -123,7 +123,7 @@ def _pieces(zone: Zone, day: int) -> tuple[Piece, ...]:
     begin, end = day * DAY, (day + 1) * DAY
     starts = [(begin, _offset(zone, begin))]
     for look in (*range(begin + _STEP, end, _STEP), end - 1):
-        since = high - _STEP
+        since = look - _STEP
         while (now := _offset(zone, look)) != starts[-1][1]:
             low, high = since, look
             while high - low > 1:
