@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 
 from pgbroker.errors import InvalidOption
 from pgbroker.policy.cron import Cron, Tick
@@ -74,19 +75,20 @@ def recover(
     """
     assert limit >= 1
     assert timedelta(0) <= grace <= timedelta(hours=1)
-    since = max(watermark, now - LONGEST_STOP)
-    due = cron.count(since, now) if since < now else 0
+    oldest = max(watermark, now - LONGEST_STOP)
+    due = cron.count(oldest, now) if oldest < now else 0
     if not due:
         return Recovery((), 0, watermark)
     match misfire.policy:
         case Policy.SKIP:
-            since, most = max(since, now - grace - _MOMENT), MOST_MAX
+            since, most = max(oldest, now - grace - _MOMENT), MOST_MAX
         case Policy.RUN_ONCE:
-            most = 1
+            since, most = oldest, 1
         case Policy.CATCH_UP:
             # What is on time is not made up for, and runs however short the window is.
-            since, most = max(since, now - max(misfire.window, grace) - _MOMENT), misfire.most
-    chosen = cron.latest(since, now, most=most)
-    create = tuple(chosen[:limit])
-    more = len(chosen) > limit
-    return Recovery(create, due - len(chosen), create[-1].instant if more else now, more)
+            since, most = max(oldest, now - max(misfire.window, grace) - _MOMENT), misfire.most
+    within = due if since == oldest else cron.count(since, now)
+    chosen = min(within, most)
+    create = tuple(islice(cron.between(since, now, skip=within - chosen), limit))
+    more = chosen > limit
+    return Recovery(create, due - chosen, create[-1].instant if more else now, more)

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pgbroker.errors import CronNeverFires
 from pgbroker.policy.cron import clock
@@ -17,6 +16,7 @@ from pgbroker.policy.cron.zones import Zone
 # Monday; in a zone a tick may fall into a gap and be left out.
 HORIZON_DAYS = 50 * 366
 _EPOCH_ORDINAL = EPOCH.toordinal()
+_EARLIEST, _LATEST = clock.FIRST_DAY * DAY, (clock.LAST_DAY + 1) * DAY - 1
 
 
 class Tick(NamedTuple):
@@ -44,12 +44,10 @@ class _Stretch(NamedTuple):
     changed: bool
     skipped: int | None = None
 
-    def within(self, first: int, last: int) -> Self:
-        """Return the part from the instant *first* to the instant *last*."""
-        return self._replace(
-            first=max(self.first, self.times.before(first - self.base)),
-            beyond=min(self.beyond, self.times.before(last + 1 - self.base)),
-        )
+    def within(self, first: int, last: int) -> tuple[int, int]:
+        """Return which of the times lie from the instant *first* to the instant *last*: from one to before another."""
+        begin = max(self.first, self.times.before(first - self.base))
+        return begin, max(begin, min(self.beyond, self.times.before(last + 1 - self.base)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,9 @@ class Cron:
         """Return the last tick earlier than *instant*; None when there is none, at least for fifty years."""
         return next(self.before(instant), None)
 
-    def between(self, after: datetime, until: datetime) -> Iterator[Tick]:
-        """Yield the ticks later than *after* up to *until*, in order and one by one."""
-        return self._forward(*self._bounded(_floor(after) + 1, _floor(until)))
-
-    def latest(self, after: datetime, until: datetime, *, most: int) -> list[Tick]:
-        """Return the ticks later than *after* up to *until*, in order: the last *most* of them."""
-        back = self._back(*self._bounded(_floor(after) + 1, _floor(until)))
-        return list(islice(back, most))[::-1]
+    def between(self, after: datetime, until: datetime, *, skip: int = 0) -> Iterator[Tick]:
+        """Yield the ticks later than *after* up to *until*, in order and one by one, without the first *skip*."""
+        return self._forward(*self._bounded(_floor(after) + 1, _floor(until)), skip)
 
     def count(self, after: datetime, until: datetime) -> int:
         """Count the ticks later than *after* up to *until*, in steps of a day and without making them."""
@@ -101,8 +94,8 @@ class Cron:
             if day > last // DAY:
                 break
             for stretch in self._stretches(day):
-                part = stretch.within(first, last)
-                counted += max(part.beyond - part.first, 0)
+                begin, beyond = stretch.within(first, last)
+                counted += beyond - begin
         return counted
 
     def must_fire_after(self, instant: datetime) -> Tick:
@@ -119,16 +112,19 @@ class Cron:
             raise CronNeverFires(self.expression.text, "expression", 1, trouble, cure)
         return tick
 
-    def _forward(self, first: int, last: int) -> Iterator[Tick]:
+    def _forward(self, first: int, last: int, skip: int = 0) -> Iterator[Tick]:
         fired = first // DAY
         for day in self._days_from(first // DAY):
             if day - fired > HORIZON_DAYS or day > last // DAY:
                 return
             for stretch in self._stretches(day):
-                part = stretch.within(first, last)
-                for index in range(part.first, part.beyond):
+                begin, beyond = stretch.within(first, last)
+                if begin < beyond:
                     fired = day
-                    yield self._tick(part, index)
+                skipped = min(skip, beyond - begin)
+                skip -= skipped
+                for index in range(begin + skipped, beyond):
+                    yield self._tick(stretch, index)
 
     def _back(self, first: int, last: int) -> Iterator[Tick]:
         fired = last // DAY
@@ -136,20 +132,20 @@ class Cron:
             if fired - day > HORIZON_DAYS or day < first // DAY:
                 return
             for stretch in reversed(list(self._stretches(day))):
-                part = stretch.within(first, last)
-                for index in range(part.beyond - 1, part.first - 1, -1):
+                begin, beyond = stretch.within(first, last)
+                for index in range(beyond - 1, begin - 1, -1):
                     fired = day
-                    yield self._tick(part, index)
+                    yield self._tick(stretch, index)
 
     def _bounded(self, first: int | None, last: int | None) -> tuple[int, int]:
         """Return the first and the last second that may hold a tick."""
-        firsts = [clock.FIRST_DAY * DAY, *([] if first is None else [first])]
-        lasts = [(clock.LAST_DAY + 1) * DAY - 1, *([] if last is None else [last])]
+        first = _EARLIEST if first is None else max(first, _EARLIEST)
+        last = _LATEST if last is None else min(last, _LATEST)
         if self.start is not None:
-            firsts.append(_ceiling(self.start))
+            first = max(first, _ceiling(self.start))
         if self.end is not None:
-            lasts.append(_floor(self.end))
-        return max(firsts), min(lasts)
+            last = min(last, _floor(self.end))
+        return first, last
 
     # What a day of UTC has on the wall lies within the same day, the one before and the one after.
 

@@ -83,7 +83,7 @@ def check(cron: Cron, meaning: Meaning, begin: datetime, policies: dict[str, str
 
     assert [tick.instant for tick in ticks] == expected
     assert cron.count(after, until) == len(expected)
-    assert cron.latest(after, until, most=3) == ticks[-3:]
+    assert list(cron.between(after, until, skip=len(ticks) // 2)) == ticks[len(ticks) // 2 :]
     back = list(islice(cron.before(until + MINUTE / 2), len(ticks)))
     assert back == ticks[::-1]
     assert list(islice(cron.after(after), len(ticks))) == ticks
@@ -215,7 +215,7 @@ def troubled(draw: st.DrawFn) -> zones.Zone:
 
 
 @given(drawn=expressions(), zone=troubled(), policies=policies)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_clock_that_is_changed_again_and_again_makes_no_tick_lost_or_doubled(drawn, zone, policies):
     text, meaning = drawn
     whole = read(text, "UTC", **policies)
