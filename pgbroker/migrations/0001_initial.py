@@ -38,6 +38,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/edges_1.sql"),
                 RunFile("sql/functions/run_groups_1.sql"),
                 RunFile("sql/functions/reconcile_1.sql"),
+                RunFile("sql/functions/schedules_1.sql"),
                 RunFile("sql/functions/delete_queue_1.sql"),
                 RunFile("sql/functions/enqueue_exhausted_1.sql"),
                 RunFile("sql/functions/job_events_1.sql"),
@@ -524,6 +525,200 @@ class Migration(migrations.Migration):
                     },
                 ),
                 migrations.CreateModel(
+                    name="Schedule",
+                    fields=[
+                        ("id", models.UUIDField(primary_key=True, serialize=False)),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        ("name", models.CharField(max_length=200)),
+                        ("expression", models.CharField(max_length=255)),
+                        ("time_zone", models.CharField(max_length=100)),
+                        ("template", models.JSONField()),
+                        (
+                            "ambiguous",
+                            models.CharField(
+                                choices=[
+                                    (
+                                        pgbroker.policy.cron.changes.Ambiguous["AUTO"],
+                                        pgbroker.policy.cron.changes.Ambiguous["AUTO"],
+                                    ),
+                                    (
+                                        pgbroker.policy.cron.changes.Ambiguous["ONCE"],
+                                        pgbroker.policy.cron.changes.Ambiguous["ONCE"],
+                                    ),
+                                    (
+                                        pgbroker.policy.cron.changes.Ambiguous["TWICE"],
+                                        pgbroker.policy.cron.changes.Ambiguous["TWICE"],
+                                    ),
+                                ],
+                                default="auto",
+                                max_length=20,
+                            ),
+                        ),
+                        (
+                            "nonexistent",
+                            models.CharField(
+                                choices=[
+                                    (
+                                        pgbroker.policy.cron.changes.Nonexistent["AUTO"],
+                                        pgbroker.policy.cron.changes.Nonexistent["AUTO"],
+                                    ),
+                                    (
+                                        pgbroker.policy.cron.changes.Nonexistent["SKIP"],
+                                        pgbroker.policy.cron.changes.Nonexistent["SKIP"],
+                                    ),
+                                    (
+                                        pgbroker.policy.cron.changes.Nonexistent["NEXT_VALID"],
+                                        pgbroker.policy.cron.changes.Nonexistent["NEXT_VALID"],
+                                    ),
+                                ],
+                                default="auto",
+                                max_length=20,
+                            ),
+                        ),
+                        (
+                            "misfire",
+                            models.CharField(
+                                choices=[
+                                    (
+                                        pgbroker.policy.misfire.Policy["SKIP"],
+                                        pgbroker.policy.misfire.Policy["SKIP"],
+                                    ),
+                                    (
+                                        pgbroker.policy.misfire.Policy["RUN_ONCE"],
+                                        pgbroker.policy.misfire.Policy["RUN_ONCE"],
+                                    ),
+                                    (
+                                        pgbroker.policy.misfire.Policy["CATCH_UP"],
+                                        pgbroker.policy.misfire.Policy["CATCH_UP"],
+                                    ),
+                                ],
+                                default="run_once",
+                                max_length=20,
+                            ),
+                        ),
+                        ("misfire_count", models.IntegerField(default=100)),
+                        ("misfire_window_seconds", models.FloatField(default=604800)),
+                        (
+                            "overlap",
+                            models.CharField(
+                                choices=[
+                                    (
+                                        pgbroker.policy.overlap.Policy["ALLOW"],
+                                        pgbroker.policy.overlap.Policy["ALLOW"],
+                                    ),
+                                    (
+                                        pgbroker.policy.overlap.Policy["SKIP"],
+                                        pgbroker.policy.overlap.Policy["SKIP"],
+                                    ),
+                                    (
+                                        pgbroker.policy.overlap.Policy["BUFFER_ONE"],
+                                        pgbroker.policy.overlap.Policy["BUFFER_ONE"],
+                                    ),
+                                    (
+                                        pgbroker.policy.overlap.Policy["CANCEL_OTHER"],
+                                        pgbroker.policy.overlap.Policy["CANCEL_OTHER"],
+                                    ),
+                                ],
+                                default="allow",
+                                max_length=20,
+                            ),
+                        ),
+                        ("jitter_seconds", models.FloatField(default=0)),
+                        ("starts_at", models.DateTimeField(blank=True, null=True)),
+                        ("ends_at", models.DateTimeField(blank=True, null=True)),
+                        ("enabled", models.BooleanField(default=True)),
+                        ("disabled_reason", models.TextField(default="")),
+                        ("paused_at", models.DateTimeField(null=True)),
+                        ("paused_until", models.DateTimeField(null=True)),
+                        ("paused_by", models.TextField(default="")),
+                        ("pause_reason", models.TextField(default="")),
+                        ("next_run_at", models.DateTimeField(null=True)),
+                        (
+                            "watermark",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("buffered_for", models.DateTimeField(null=True)),
+                        ("last_dispatched_for", models.DateTimeField(null=True)),
+                        ("last_dispatched_at", models.DateTimeField(null=True)),
+                        ("zone_rules", models.TextField(default="")),
+                        ("declared", models.BooleanField(default=False)),
+                        ("declaration", models.TextField(default="")),
+                        ("revision", models.BigIntegerField(default=0)),
+                        ("failure_count", models.IntegerField(default=0)),
+                        ("failed_at", models.DateTimeField(null=True)),
+                        ("error_code", models.TextField(null=True)),
+                        ("error", models.TextField(null=True)),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        (
+                            "updated_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."schedule',
+                        "permissions": [
+                            ("run_schedule", "Can run schedules now"),
+                            ("pause_schedule", "Can pause and resume schedules"),
+                            ("backfill_schedule", "Can backfill schedules"),
+                        ],
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="ScheduleRun",
+                    fields=[
+                        (
+                            "pk",
+                            models.CompositePrimaryKey(
+                                "schedule_id",
+                                "scheduled_for",
+                                blank=True,
+                                editable=False,
+                                primary_key=True,
+                                serialize=False,
+                            ),
+                        ),
+                        ("scheduled_for", models.DateTimeField()),
+                        ("tenant_id", models.CharField(max_length=63)),
+                        (
+                            "kind",
+                            models.CharField(
+                                choices=[("tick", "Tick"), ("run_now", "Run Now"), ("backfill", "Backfill")],
+                                default="tick",
+                                max_length=20,
+                            ),
+                        ),
+                        (
+                            "state",
+                            models.CharField(
+                                choices=[
+                                    ("created", "Created"),
+                                    ("skipped", "Skipped"),
+                                    ("buffered", "Buffered"),
+                                    ("failed", "Failed"),
+                                ],
+                                max_length=20,
+                            ),
+                        ),
+                        ("job_id", models.UUIDField(null=True)),
+                        ("run_group_id", models.UUIDField(null=True)),
+                        (
+                            "created_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        ("lateness_seconds", models.FloatField(null=True)),
+                        ("error_code", models.TextField(null=True)),
+                        ("error", models.TextField(null=True)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."schedule_run',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
                     name="Unresolved",
                     fields=[
                         ("id", models.BigAutoField(primary_key=True, serialize=False)),
@@ -791,6 +986,15 @@ class Migration(migrations.Migration):
                         to="pgbroker.queue",
                     ),
                 ),
+                migrations.AddField(
+                    model_name="schedulerun",
+                    name="schedule",
+                    field=models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="pgbroker.schedule",
+                    ),
+                ),
             ],
         ),
         pgtrigger.migrations.AddTrigger(
@@ -962,6 +1166,21 @@ class Migration(migrations.Migration):
                     operation="DELETE",
                     pgid="pgtrigger_kept_with_its_members_a91a1",
                     table='pgbroker"."run_group',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="schedule",
+            trigger=pgtrigger.compiler.Trigger(
+                name="stays_the_schedule_it_is",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (NEW.revision < OLD.revision OR NEW.id <> OLD.id OR NEW.tenant_id <> OLD.tenant_id OR NEW.name <> OLD.name OR NEW.created_at <> OLD.created_at)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: id, tenant, name and creation of a schedule never change, and its revision only rises', HINT = 'Save another schedule, and disable this one.';",
+                    hash="a4a39c4fb08266227b88579f5c8c398f75bcc9ed",
+                    operation="UPDATE",
+                    pgid="pgtrigger_stays_the_schedule_it_is_5ad30",
+                    table='pgbroker"."schedule',
                     when="BEFORE",
                 ),
             ),
@@ -1150,6 +1369,21 @@ class Migration(migrations.Migration):
                     operation="DELETE",
                     pgid="pgtrigger_kept_with_its_queue_f37e7",
                     table='pgbroker"."queue_priority',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="schedulerun",
+            trigger=pgtrigger.compiler.Trigger(
+                name="created_is_final",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (OLD.state = 'created' OR NEW.schedule_id <> OLD.schedule_id OR NEW.tenant_id <> OLD.tenant_id OR NEW.scheduled_for <> OLD.scheduled_for)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: an occurrence that was created stays as it is', HINT = 'Run the schedule now, or retry the job.';",
+                    hash="e0a01de2a9526aa84372a413f37eb7712314021c",
+                    operation="UPDATE",
+                    pgid="pgtrigger_created_is_final_77a88",
+                    table='pgbroker"."schedule_run',
                     when="BEFORE",
                 ),
             ),

@@ -4,6 +4,7 @@ from pgbroker.models.fleet import JobType, Leader, Pause, Queue, QueuePriority, 
 from pgbroker.models.groups import DeferredReference, EdgeCheck, JobDependency, RunGroup, Unresolved
 from pgbroker.models.history import Execution, JobCounter, JobEvent, QueueSample
 from pgbroker.models.jobs import Idempotency, Job, JobPayload, JobState, JobTag
+from pgbroker.models.schedules import Schedule, ScheduleRun
 
 __all__ = [
     "DeferredReference",
@@ -24,6 +25,8 @@ __all__ = [
     "QueuePriority",
     "QueueSample",
     "RunGroup",
+    "Schedule",
+    "ScheduleRun",
     "Unresolved",
     "Worker",
 ]

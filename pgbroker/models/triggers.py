@@ -240,6 +240,32 @@ def kept_with_its_dependent() -> pgtrigger.Trigger:
     )
 
 
+def stays_the_schedule_it_is() -> pgtrigger.Trigger:
+    """Refuse to change what makes a schedule the schedule it is, and to go back to an earlier revision of it."""
+    columns = ("id", "tenant_id", "name", "created_at")
+    changed = " OR ".join(f"NEW.{column} <> OLD.{column}" for column in columns)
+    return Guard(
+        name="stays_the_schedule_it_is",
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Condition(f"NEW.revision < OLD.revision OR {changed}"),
+        sentence="pgbroker: id, tenant, name and creation of a schedule never change, and its revision only rises",
+        hint="Save another schedule, and disable this one.",
+    )
+
+
+def created_is_final() -> pgtrigger.Trigger:
+    """Refuse to change whose occurrence it is, and one that was created: it would be created once more."""
+    columns = ("schedule_id", "tenant_id", "scheduled_for")
+    changed = " OR ".join(f"NEW.{column} <> OLD.{column}" for column in columns)
+    return Guard(
+        name="created_is_final",
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Condition(f"OLD.state = 'created' OR {changed}"),
+        sentence="pgbroker: an occurrence that was created stays as it is",
+        hint="Run the schedule now, or retry the job.",
+    )
+
+
 def deleted_by_its_verb() -> pgtrigger.Trigger:
     """Refuse to delete a queue in any other way than the one that has looked for what refers to it."""
     return Guard(

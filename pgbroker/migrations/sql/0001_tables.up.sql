@@ -359,6 +359,126 @@ create table pgbroker.edge_check (
     constraint edge_check_pkey primary key (transaction_id, id)
 ) with (autovacuum_vacuum_threshold = 500);
 
+-- ---------------------------------------------------------------- schedules
+
+-- When jobs are created again and again. template: {"jobs": [an entry of enqueue_many_1, ...], "group": {options of
+-- open_group_1}}; one entry without a name is a job, anything else a run group with its own jobs and edges.
+--
+-- Every tick up to the watermark has been decided upon, and next_run_at is the first one after it: null while nothing
+-- is to come, so also while the schedule is disabled or paused. Whoever changes a row for another reason than a tick
+-- raises the revision: a decision that was made for an earlier one changes nothing.
+create table pgbroker.schedule (
+    id uuid not null,
+    tenant_id pgbroker.tenant_name not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    name text collate "C" not null,
+    expression text not null,
+    time_zone text not null,
+    template jsonb not null,
+    ambiguous text not null default 'auto',
+    nonexistent text not null default 'auto',
+    misfire text not null default 'run_once',
+    misfire_count int not null default 100,
+    misfire_window_seconds double precision not null default 604800,
+    overlap text not null default 'allow',
+    jitter_seconds double precision not null default 0,
+    starts_at timestamptz,
+    ends_at timestamptz,
+    enabled boolean not null default true,
+    disabled_reason text not null default '',
+    paused_at timestamptz,
+    paused_until timestamptz,
+    paused_by text not null default '',
+    pause_reason text not null default '',
+    next_run_at timestamptz,
+    watermark timestamptz not null default statement_timestamp(),
+    -- The tick that waits until no other occurrence runs.
+    buffered_for timestamptz,
+    last_dispatched_for timestamptz,
+    last_dispatched_at timestamptz,
+    -- Of the zone's rules that next_run_at was worked out by.
+    zone_rules text not null default '',
+    declared boolean not null default false,
+    -- What the code said when it was last written here.
+    declaration text not null default '',
+    revision bigint not null default 0,
+    failure_count int not null default 0,
+    failed_at timestamptz,
+    error_code text,
+    error text,
+    created_at timestamptz not null default statement_timestamp(),
+    updated_at timestamptz not null default statement_timestamp(),
+    constraint schedule_pkey primary key (id),
+    constraint schedule_name_unique unique (tenant_id, name),
+    constraint schedule_name_valid check (length(name) between 1 and 200),
+    constraint schedule_expression_valid check (length(expression) between 1 and 255),
+    constraint schedule_template_valid check (jsonb_typeof(template -> 'jobs') = 'array'),
+    constraint schedule_policies_valid check (
+        ambiguous in ('auto', 'once', 'twice')
+        and nonexistent in ('auto', 'skip', 'next_valid')
+        and misfire in ('skip', 'run_once', 'catch_up')
+        and overlap in ('allow', 'skip', 'buffer_one', 'cancel_other')
+    ),
+    constraint schedule_numbers_valid check (
+        misfire_count between 1 and 10000
+        and misfire_window_seconds > 0
+        and misfire_window_seconds <= 316224000
+        and jitter_seconds >= 0
+        and jitter_seconds <= 86400
+    ),
+    constraint schedule_bounds_valid check (ends_at >= starts_at),
+    constraint schedule_pause_valid check (paused_until is null or paused_at is not null),
+    constraint schedule_runs_when_it_may check (next_run_at is null or (enabled and paused_at is null)),
+    constraint schedule_next_is_undecided check (next_run_at > watermark),
+    -- What Python cannot read would spoil the page of a pass.
+    constraint schedule_times_readable check (
+        least(
+            starts_at, ends_at, paused_at, paused_until, next_run_at, watermark, buffered_for, last_dispatched_for,
+            last_dispatched_at, failed_at, created_at, updated_at
+        ) >= '1970-01-01 00:00:00+00'
+        and greatest(
+            starts_at, ends_at, paused_at, paused_until, next_run_at, watermark, buffered_for, last_dispatched_for,
+            last_dispatched_at, failed_at, created_at, updated_at
+        ) <= '9000-01-01 00:00:00+00'
+    )
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+create index schedule_due on pgbroker.schedule (next_run_at, id) where next_run_at is not null;
+create index schedule_buffered on pgbroker.schedule (id) where buffered_for is not null;
+create index schedule_pause_ends on pgbroker.schedule (paused_until, id) where paused_until is not null;
+
+-- What became of a tick, of a run that somebody asked for, or of a tick of the past that was made up for: one row each,
+-- so that none is created twice, whoever leads.
+create table pgbroker.schedule_run (
+    schedule_id uuid not null,
+    scheduled_for timestamptz not null,
+    tenant_id text collate "C" not null
+        default coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'),
+    kind text not null default 'tick',
+    state text not null,
+    job_id uuid,
+    run_group_id uuid,
+    created_at timestamptz not null default statement_timestamp(),
+    lateness_seconds double precision,
+    error_code text,
+    error text,
+    constraint schedule_run_pkey primary key (schedule_id, scheduled_for),
+    constraint schedule_run_kind_valid check (kind in ('tick', 'run_now', 'backfill')),
+    constraint schedule_run_state_valid check (
+        case state
+            when 'created' then (job_id is null) <> (run_group_id is null)
+            when 'failed' then error_code is not null and job_id is null and run_group_id is null
+            when 'skipped' then job_id is null and run_group_id is null
+            when 'buffered' then job_id is null and run_group_id is null
+            else false
+        end
+    )
+) with (autovacuum_vacuum_insert_scale_factor = 0.1);
+-- What may run: the latest of these are looked at where occurrences must not overlap.
+create index schedule_run_created on pgbroker.schedule_run (schedule_id, scheduled_for)
+    where state = 'created' and kind <> 'backfill';
+create index schedule_run_job on pgbroker.schedule_run (job_id) where job_id is not null;
+create index schedule_run_group on pgbroker.schedule_run (run_group_id) where run_group_id is not null;
+
 -- ---------------------------------------------------------------- history
 
 -- One row per ended attempt; append-only.

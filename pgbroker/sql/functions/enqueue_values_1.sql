@@ -96,12 +96,15 @@ begin
     if jsonb_typeof(options) <> 'object' then
         return format('options is of type %s, not an object', jsonb_typeof(options));
     end if;
-    strange := (select min(name) from jsonb_object_keys(options - '{backoff,on_exhausted,timeout}'::text[]) as name);
+    strange := (select min(name) from jsonb_object_keys(options - '{backoff,on_exhausted,timeout,scheduled_for}'::text[]) as name);
     if strange is not null then
         return format('there is no key %s in options. Use backoff, on_exhausted, timeout.', to_jsonb(left(strange, 80)));
     end if;
     if pgbroker.longer_as_text_1(options, 65536) then
         return 'options take more than 64 KiB as text';
+    end if;
+    if jsonb_typeof(options -> 'scheduled_for') <> 'string' then
+        return 'options.scheduled_for is not the text of an instant. Leave it out: a schedule says it.';
     end if;
     if jsonb_typeof(options -> 'on_exhausted') not in ('string', 'null') then
         return format(

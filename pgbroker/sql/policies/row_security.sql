@@ -34,6 +34,8 @@ from unnest(array[
     'pgbroker.deferred_reference',
     'pgbroker.unresolved',
     'pgbroker.edge_check',
+    'pgbroker.schedule',
+    'pgbroker.schedule_run',
     'pgbroker.execution',
     'pgbroker.job_event'
 ]) as tables (name);

@@ -1,0 +1,109 @@
+"""dispatch: create what ticks of schedules are for, once, and note where the schedules stand then."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from pgbroker import db
+
+Kind = Literal["tick", "run_now", "backfill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """
+    What was decided about one schedule, as `pgbroker.dispatch_1` takes it.
+
+    Of kind tick it holds only while *next_run_at* is *expected* and the revision the same: whoever decided
+    upon an older row changes nothing. *create* has ticks, each with the instant before which its job does not
+    start, if there is one.
+    """
+
+    id: UUID
+    kind: Kind = "tick"
+    expected: datetime | None = None
+    revision: int | None = None
+    next_run_at: datetime | None = None
+    watermark: datetime | None = None
+    zone_rules: str | None = None
+    create: Sequence[tuple[datetime, datetime | None]] = ()
+    skip: Sequence[datetime] = ()
+    buffer: datetime | None = None
+    release: bool = False
+    cancel: bool = False
+    resume: bool = False
+    disable: str | None = None
+    # For whoever tells of it: ticks that were missed for good, and of those created how many came late.
+    missed: int = field(default=0, compare=False)
+    late: int = field(default=0, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the database takes."""
+        return {
+            "id": str(self.id),
+            "kind": self.kind,
+            "expected": _text(self.expected),
+            "revision": self.revision,
+            "next_run_at": _text(self.next_run_at),
+            "watermark": _text(self.watermark),
+            "zone_rules": self.zone_rules,
+            "create": [[_text(tick), _text(start)] for tick, start in self.create],
+            "skip": [_text(tick) for tick in self.skip],
+            "buffer": _text(self.buffer),
+            "release": self.release,
+            "cancel": self.cancel,
+            "resume": self.resume,
+            "disable": self.disable,
+        }
+
+
+class Occurrence(NamedTuple):
+    """
+    What became of one tick: *state* is created, skipped, buffered, failed, or duplicate, if it was created before.
+
+    stale, without a tick: the schedule has changed since the decision, and nothing was done. *queues* have new
+    ready jobs.
+    """
+
+    schedule_id: UUID
+    scheduled_for: datetime | None
+    state: str
+    job_id: UUID | None
+    run_group_id: UUID | None
+    lateness_seconds: float | None
+    error_code: str | None
+    error: str | None
+    queues: Sequence[str] | None
+
+
+def dispatch(
+    decisions: Sequence[Decision], *, patient: bool = False, using: str | db.Session = "default"
+) -> list[Occurrence]:
+    """
+    Do what was decided about schedules of any tenant, in one statement; each of its jobs belongs to its schedule's.
+
+    What cannot be created is a failed occurrence and sinks nothing else. A schedule whose row somebody holds is
+    left out, unless *patient*.
+    """
+    return _dispatch("dispatch", decisions, patient, using)
+
+
+def dispatch_own(decisions: Sequence[Decision], *, using: str | db.Session = "default") -> list[Occurrence]:
+    """Do what was asked for about schedules of the current tenant; waits for rows that somebody holds."""
+    return _dispatch("dispatch_own", decisions, True, using)
+
+
+def _dispatch(
+    name: str, decisions: Sequence[Decision], patient: bool, using: str | db.Session
+) -> list[Occurrence]:
+    if not decisions:
+        return []
+    written = json.dumps([each.as_json() for each in decisions], separators=(",", ":"))
+    return db.fetch(name, {"decisions": written, "patient": patient}, Occurrence._make, using=using)
+
+
+def _text(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()

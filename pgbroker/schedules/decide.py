@@ -1,0 +1,111 @@
+"""What is to become of a schedule that is due: its ticks, what overlaps, and when it is looked at again. Pure."""
+
+from datetime import datetime, timedelta
+
+from pgbroker.errors import PgBrokerError
+from pgbroker.lifecycle.dispatch import Decision
+from pgbroker.lifecycle.take_due import Due
+from pgbroker.policy import overlap
+from pgbroker.policy.cron import Cron, Tick, parse
+from pgbroker.policy.jitter import jitter
+from pgbroker.policy.misfire import GRACE, Misfire, recover
+from pgbroker.policy.misfire import Policy as MisfirePolicy
+from pgbroker.policy.overlap import Occupancy
+
+
+def cron_of(due: Due) -> Cron:
+    """Read a row's expression; raises what `parse` raises, for a row that somebody wrote in SQL."""
+    return parse(
+        due.expression,
+        due.time_zone,
+        ambiguous=due.ambiguous,
+        nonexistent=due.nonexistent,
+        start=due.starts_at,
+        end=due.ends_at,
+    )
+
+
+def decide(due: Due, *, limit: int) -> Decision:
+    """
+    Decide about the ticks that have come, at most *limit* of which are created.
+
+    A row that cannot be read is disabled, with the reason: it would be looked at again and again.
+    """
+    try:
+        cron = cron_of(due)
+    except PgBrokerError as error:
+        return Decision(
+            id=due.id, expected=due.next_run_at, revision=due.revision, disable=f"[{error.code}] {error.message}"
+        )
+    resume = due.paused_until is not None
+    ticks = _Ticks(due)
+    if due.buffered_for is not None and not due.live:
+        ticks.release(due.buffered_for)
+    recovery = recover(
+        cron,
+        Misfire(
+            MisfirePolicy(due.misfire), due.misfire_count, timedelta(seconds=due.misfire_window_seconds)
+        ),
+        # What came while it was paused is nobody's.
+        watermark=due.paused_until or due.watermark,
+        now=due.now,
+        limit=limit,
+    )
+    for tick in recovery.create:
+        ticks.add(tick)
+    following = cron.first_after(recovery.watermark) if due.enabled else None
+    return Decision(
+        id=due.id,
+        expected=due.next_run_at,
+        revision=due.revision,
+        next_run_at=following.instant if following else None,
+        watermark=recovery.watermark,
+        zone_rules=cron.zone.fingerprint,
+        create=[(tick, _start(due, tick)) for tick in ticks.create],
+        skip=ticks.skip,
+        buffer=ticks.buffer,
+        release=ticks.released,
+        cancel=ticks.cancel,
+        resume=resume,
+        missed=recovery.missed,
+        late=sum(due.now - tick > GRACE for tick in ticks.create),
+    )
+
+
+class _Ticks:
+    """What becomes of each tick, one after the other, by the overlap policy."""
+
+    def __init__(self, due: Due) -> None:
+        self.policy = overlap.Policy(due.overlap)
+        self.occupancy = Occupancy(due.live, int(due.buffered_for is not None))
+        self.create: list[datetime] = []
+        self.skip: list[datetime] = []
+        self.buffer: datetime | None = None
+        self.released = self.cancel = False
+
+    def release(self, buffered: datetime) -> None:
+        """Let the tick start that has waited until nothing runs."""
+        self.create.append(buffered)
+        self.released = True
+        self.occupancy = Occupancy(1, 0)
+
+    def add(self, tick: Tick) -> None:
+        """Decide about the next tick."""
+        decision, self.occupancy = self.occupancy.decide(self.policy)
+        match decision:
+            case overlap.Decision.START:
+                self.create.append(tick.instant)
+            case overlap.Decision.SKIP:
+                self.skip.append(tick.instant)
+            case overlap.Decision.BUFFER:
+                self.buffer = tick.instant
+            case overlap.Decision.CANCEL_AND_START:
+                # Of several that come at once the last one is left, without any of the others.
+                self.skip += self.create
+                self.create = [tick.instant]
+                self.cancel = True
+
+
+def _start(due: Due, tick: datetime) -> datetime | None:
+    wait = jitter(due.id, tick, most=timedelta(seconds=due.jitter_seconds))
+    return tick + wait if wait and tick + wait > due.now else None
