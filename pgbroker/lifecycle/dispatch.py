@@ -88,21 +88,20 @@ def dispatch(
     What cannot be created is a failed occurrence and sinks nothing else. A schedule whose row somebody holds is
     left out, unless *patient*.
     """
-    return _dispatch("dispatch", decisions, patient, using)
+    if not decisions:
+        return []
+    wanted = {"decisions": _written(decisions), "patient": patient}
+    return db.fetch("dispatch", wanted, Occurrence._make, using=using)
 
 
 def dispatch_own(decisions: Sequence[Decision], *, using: str | db.Session = "default") -> list[Occurrence]:
     """Do what was asked for about schedules of the current tenant; waits for rows that somebody holds."""
-    return _dispatch("dispatch_own", decisions, True, using)
+    wanted = {"decisions": _written(decisions), "patient": True}
+    return db.fetch("dispatch_own", wanted, Occurrence._make, using=using)
 
 
-def _dispatch(
-    name: str, decisions: Sequence[Decision], patient: bool, using: str | db.Session
-) -> list[Occurrence]:
-    if not decisions:
-        return []
-    written = json.dumps([each.as_json() for each in decisions], separators=(",", ":"))
-    return db.fetch(name, {"decisions": written, "patient": patient}, Occurrence._make, using=using)
+def _written(decisions: Sequence[Decision]) -> str:
+    return json.dumps([each.as_json() for each in decisions], separators=(",", ":"))
 
 
 def _text(instant: datetime | None) -> str | None:

@@ -37,6 +37,7 @@ class Due(NamedTuple):
     watermark: datetime
     buffered_for: datetime | None
     paused_until: datetime | None
+    zone_rules: str
     revision: int
     now: datetime
     live: int

@@ -1,6 +1,7 @@
 """What is to become of a schedule that is due: its ticks, what overlaps, and when it is looked at again. Pure."""
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pgbroker.errors import PgBrokerError
 from pgbroker.lifecycle.dispatch import Decision
@@ -41,24 +42,14 @@ def decide(due: Due, *, limit: int) -> Decision:
     ticks = _Ticks(due)
     if due.buffered_for is not None and not due.live:
         ticks.release(due.buffered_for)
-    recovery = recover(
-        cron,
-        Misfire(
-            MisfirePolicy(due.misfire), due.misfire_count, timedelta(seconds=due.misfire_window_seconds)
-        ),
-        # What came while it was paused is nobody's.
-        watermark=due.paused_until or due.watermark,
-        now=due.now,
-        limit=limit,
-    )
-    for tick in recovery.create:
-        ticks.add(tick)
-    following = cron.first_after(recovery.watermark) if due.enabled else None
+    recovery, following = _on_time(due, cron) or _recovered(due, cron, limit)
+    for instant in recovery.create:
+        ticks.add(instant)
     return Decision(
         id=due.id,
         expected=due.next_run_at,
         revision=due.revision,
-        next_run_at=following.instant if following else None,
+        next_run_at=following.instant if following and due.enabled else None,
         watermark=recovery.watermark,
         zone_rules=cron.zone.fingerprint,
         create=[(tick, _start(due, tick)) for tick in ticks.create],
@@ -70,6 +61,43 @@ def decide(due: Due, *, limit: int) -> Decision:
         missed=recovery.missed,
         late=sum(due.now - tick > GRACE for tick in ticks.create),
     )
+
+
+class _Found(NamedTuple):
+    """What `Recovery` says, with instants alone."""
+
+    create: tuple[datetime, ...]
+    missed: int
+    watermark: datetime
+
+
+def _on_time(due: Due, cron: Cron) -> tuple[_Found, Tick | None] | None:
+    """
+    Return what every policy says of one tick that is on time; None where more has to be asked.
+
+    The row has the tick, so what is left to look for is the next one: a third of the work.
+    """
+    tick = due.next_run_at
+    if tick is None or not tick <= due.now <= tick + GRACE or due.zone_rules != cron.zone.fingerprint:
+        return None
+    following = cron.first_after(tick)
+    if following is not None and following.instant <= due.now:
+        return None
+    return _Found((tick,), 0, due.now), following
+
+
+def _recovered(due: Due, cron: Cron, limit: int) -> tuple[_Found, Tick | None]:
+    policy = MisfirePolicy(due.misfire)
+    recovery = recover(
+        cron,
+        Misfire(policy, due.misfire_count, timedelta(seconds=due.misfire_window_seconds)),
+        # What came while it was paused is nobody's.
+        watermark=due.paused_until or due.watermark,
+        now=due.now,
+        limit=limit,
+    )
+    found = _Found(tuple(tick.instant for tick in recovery.create), recovery.missed, recovery.watermark)
+    return found, cron.first_after(recovery.watermark)
 
 
 class _Ticks:
@@ -89,20 +117,20 @@ class _Ticks:
         self.released = True
         self.occupancy = Occupancy(1, 0)
 
-    def add(self, tick: Tick) -> None:
+    def add(self, tick: datetime) -> None:
         """Decide about the next tick."""
         decision, self.occupancy = self.occupancy.decide(self.policy)
         match decision:
             case overlap.Decision.START:
-                self.create.append(tick.instant)
+                self.create.append(tick)
             case overlap.Decision.SKIP:
-                self.skip.append(tick.instant)
+                self.skip.append(tick)
             case overlap.Decision.BUFFER:
-                self.buffer = tick.instant
+                self.buffer = tick
             case overlap.Decision.CANCEL_AND_START:
                 # Of several that come at once the last one is left, without any of the others.
                 self.skip += self.create
-                self.create = [tick.instant]
+                self.create = [tick]
                 self.cancel = True
 
 

@@ -45,13 +45,13 @@ select
     schedule.id, schedule.tenant_id, schedule.name, schedule.expression, schedule.time_zone, schedule.ambiguous,
     schedule.nonexistent, schedule.misfire, schedule.misfire_count, schedule.misfire_window_seconds, schedule.overlap,
     schedule.jitter_seconds, schedule.starts_at, schedule.ends_at, schedule.enabled, schedule.next_run_at,
-    schedule.watermark, schedule.buffered_for, schedule.paused_until, schedule.revision,
+    schedule.watermark, schedule.buffered_for, schedule.paused_until, schedule.zone_rules, schedule.revision,
     statement_timestamp() as now,
-    case
-        when schedule.overlap <> 'allow' or schedule.buffered_for is not null
-            then (select count(*) from pgbroker.live_runs_1(schedule.id))
-        else 0
-    end as live,
+    (
+        select count(*)
+        from pgbroker.live_runs_1(schedule.id)
+        where schedule.overlap <> 'allow' or schedule.buffered_for is not null
+    ) as live,
     due.turn = 1 as in_turn
 from due
 join pgbroker.schedule on schedule.id = any (array[due.id])

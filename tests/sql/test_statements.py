@@ -142,7 +142,7 @@ def test_a_table_is_named_with_its_schema(path):
     text = code(path)
     tables = [
         "job", "job_payload", "job_state", "job_event", "job_counter", "job_type", "queue", "queue_priority",
-        "pause", "idempotency", "execution", "worker", "leader", "queue_sample",
+        "pause", "idempotency", "execution", "worker", "leader", "queue_sample", "schedule", "schedule_run",
     ]  # fmt: skip
     bare = re.findall(rf"\b(?:from|join|into|update|using|on) (?:{'|'.join(tables)})\b(?!\.|\()", text)
 
@@ -177,7 +177,7 @@ def test_a_statement_on_tenant_tables_declares_a_tenant_scope(statement):
     touched = re.search(
         r"pgbroker\.(job|job_payload|job_state|job_event|execution|idempotency|enqueue\w*|job_tag|"
         r"delete_queue_1|queue_reference_1|run_group|job_dependency|deferred_reference|resolve_\w+_1|reconcile_1|"
-        r"unblock_1|\w+_group_1|add_dependencies_1)\b",
+        r"unblock_1|\w+_group_1|add_dependencies_1|schedule|schedule_run|dispatch_1)\b",
         statement.text,
     )
 

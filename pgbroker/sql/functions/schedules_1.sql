@@ -418,10 +418,10 @@ begin
         revision = schedule.revision + (decision.kind = 'run_now' or decision.resume is true or decision.disable is not null)::int,
         last_dispatched_for = coalesce(became.last_for, schedule.last_dispatched_for),
         last_dispatched_at = case when became.last_for is not null then statement_timestamp() else schedule.last_dispatched_at end,
+        -- In a row: an occurrence that was created ends the count.
         failure_count = case
             when became.failed > 0 then schedule.failure_count + became.failed
-            when became.last_for is not null then 0
-            else schedule.failure_count
+            else schedule.failure_count * (became.last_for is null)::int
         end,
         failed_at = case when became.failed > 0 then statement_timestamp() else schedule.failed_at end,
         error_code = case
