@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pgbroker.policy.backoff import Backoff
     from pgbroker.references import DeferredRef, Edge, GroupRef, JobRef
     from pgbroker.registry import job
+    from pgbroker.schedules.declare import CatchUp, schedule
     from pgbroker.submission import enqueue
     from pgbroker.tenancy import tenant_context
 
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 # Imported at first use: Django imports this package before settings and apps are ready.
 _HOMES = {
     "Backoff": "pgbroker.policy.backoff",
+    "CatchUp": "pgbroker.schedules.declare",
     "DeadLetter": "pgbroker.outcomes",
     "DeferredRef": "pgbroker.references",
     "Discard": "pgbroker.outcomes",
@@ -43,12 +45,14 @@ _HOMES = {
     "resume": "pgbroker.control",
     "retry": "pgbroker.control",
     "run_group": "pgbroker.groups",
+    "schedule": "pgbroker.schedules.declare",
     "tenant_context": "pgbroker.tenancy",
     "unblock": "pgbroker.control",
 }
 
 __all__ = [
     "Backoff",
+    "CatchUp",
     "DeadLetter",
     "DeferredRef",
     "Discard",
@@ -72,6 +76,7 @@ __all__ = [
     "resume",
     "retry",
     "run_group",
+    "schedule",
     "tenant_context",
     "unblock",
 ]

@@ -47,6 +47,7 @@ BackoffCallable = Callable[[BaseException, "TaskResult[..., Any]"], float | time
 # Where a handler runs: in the worker's own process (async ones on its event loop), or in a child of it.
 EXECUTORS = ("thread", "process")
 BACKEND = "pgbroker.backend.PgBrokerBackend"
+SCHEDULE_JOB = "pgbroker.schedules.declare.schedule_job"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +354,7 @@ def job(
     version: int = 1,
     aliases: Iterable[str] = (),
     executor: Literal["thread", "process"] | None = None,
+    schedule: "Mapping[str, Any] | Sequence[Mapping[str, Any]] | None" = None,
     takes_context: bool = False,
     backend: str = DEFAULT_TASK_BACKEND_ALIAS,
 ) -> Callable[[Callable[P, R]], JobTask[P, R]]: ...
@@ -372,6 +374,7 @@ def job(
     version: int = 1,
     aliases: Iterable[str] = (),
     executor: Literal["thread", "process"] | None = None,
+    schedule: "Mapping[str, Any] | Sequence[Mapping[str, Any]] | None" = None,
     takes_context: bool = False,
     backend: str = DEFAULT_TASK_BACKEND_ALIAS,
 ) -> Any:
@@ -404,7 +407,11 @@ def job(
     }
 
     def declare(handler: Callable[P, R]) -> JobTask[P, R]:
-        return JobTask(func=handler, run_after=None, **declared)
+        task: JobTask[P, R] = JobTask(func=handler, run_after=None, **declared)
+        if schedule is not None:
+            # Found by name: schedules are a side system above this module.
+            import_string(SCHEDULE_JOB)(task, schedule)
+        return task
 
     return declare(function) if function is not None else declare
 

@@ -89,10 +89,17 @@ EVENTS: dict[str, tuple[int, str]] = {
     "leader.resigned": (logging.INFO, "this process gave the lead back"),
     "schedule.dispatched": (logging.INFO, "an occurrence of a schedule was created"),
     "schedule.misfired": (logging.WARNING, "ticks of a schedule were seen too late"),
-    "schedule.skipped": (logging.INFO, "a tick was left out: an earlier occurrence of its schedule is not over"),
+    "schedule.skipped": (
+        logging.INFO,
+        "a tick was left out: an earlier occurrence of its schedule is not over",
+    ),
     "schedule.buffered": (logging.INFO, "a tick waits until the occurrence before it is over"),
     "schedule.failed": (logging.ERROR, "an occurrence of a schedule could not be created"),
-    "schedule.duplicate": (logging.WARNING, "an occurrence had been created before and was not created again"),
+    "schedule.duplicate": (
+        logging.WARNING,
+        "an occurrence had been created before and was not created again",
+    ),
+    "schedule.drifted": (logging.WARNING, "the row of a schedule is not what the code says"),
     "schedule.disabled": (logging.ERROR, "a schedule was disabled"),
     "duty.failed": (logging.WARNING, "a duty of the upkeep failed and will be tried again"),
 }

@@ -311,6 +311,47 @@ class InvalidTimeZone(PgBrokerError, ValueError):
         self.zone, self.cure = zone, cure
 
 
+class InvalidSchedule(PgBrokerError, ValueError):
+    """A schedule cannot be stored; `troubles` has everything that is wrong, each with its field and its cure."""
+
+    code = "invalid_schedule"
+
+    def __init__(self, name: str, troubles: Iterable[Any]) -> None:
+        self.troubles = tuple(troubles)
+        told = " ".join(f"{each.field} {sentence(each.trouble)} {each.cure}" for each in self.troubles)
+        super().__init__(f"schedule {name!r}: {told}", name=name)
+        self.name = name
+
+
+class ScheduleNotFound(PgBrokerError, LookupError):
+    """No schedule of that name or id is visible to this tenant."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, schedule: Any, *, many: bool = False) -> None:
+        super().__init__(
+            f"several tenants have a schedule {schedule!r}. Say which tenant, or give its id."
+            if many
+            else f"there is no schedule {str(schedule)!r}. Look at the name and the tenant.",
+            schedule=schedule,
+        )
+        self.schedule = schedule
+
+
+class DuplicateSchedule(PgBrokerError):
+    """Two schedules that the code declares have one name in one tenant."""
+
+    code = "duplicate_schedule"
+
+    def __init__(self, name: str, tenant: str) -> None:
+        super().__init__(
+            f"schedule {name!r} of tenant {tenant!r} is declared twice, and differently. "
+            "Give one of them another name.",
+            name=name,
+        )
+        self.name = name
+
+
 class DatabaseUnreachable(PgBrokerError):
     """The database could not be reached when a process started."""
 

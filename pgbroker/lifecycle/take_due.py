@@ -70,3 +70,20 @@ def next_schedule(*, using: str | db.Session = "default") -> Coming:
     """Tell when the next schedule of any tenant has something to be decided."""
     (coming,) = db.fetch("next_schedule", {}, Coming._make, using=using)
     return coming
+
+
+def hold_schedule(schedule_id: UUID, *, using: str) -> Due | None:
+    """Hold a schedule until the end of the transaction, which must be open; None where this tenant has none."""
+    found = db.fetch("take_schedule", {"schedule_id": schedule_id}, Due._make, using=using)
+    return found[0] if found else None
+
+
+def list_zones(*, using: str | db.Session = "default") -> list[tuple[str, str]]:
+    """List the zones that schedules of any tenant have, each with the fingerprints they were planned by."""
+    return db.fetch("list_zones", {}, lambda row: (row[0], row[1]), using=using)
+
+
+def take_stale(time_zone: str, rules: str, *, limit: int, using: str | db.Session = "default") -> list[Due]:
+    """Return up to *limit* schedules in that zone that were planned by other rules than *rules*."""
+    wanted = {"time_zone": time_zone, "zone_rules": rules, "limit": limit}
+    return db.fetch("take_stale", wanted, Due._make, using=using)

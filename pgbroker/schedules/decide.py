@@ -36,7 +36,10 @@ def decide(due: Due, *, limit: int) -> Decision:
         cron = cron_of(due)
     except PgBrokerError as error:
         return Decision(
-            id=due.id, expected=due.next_run_at, revision=due.revision, disable=f"[{error.code}] {error.message}"
+            id=due.id,
+            expected=due.next_run_at,
+            revision=due.revision,
+            disable=f"[{error.code}] {error.message}",
         )
     resume = due.paused_until is not None
     ticks = _Ticks(due)

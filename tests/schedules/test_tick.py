@@ -121,7 +121,11 @@ def test_occurrences_of_many_tenants_belong_to_the_tenants_of_their_schedules():
 
 def test_a_template_of_several_jobs_becomes_a_run_group_of_its_own():
     schedule = make(
-        jobs=[entry(name="extract"), entry(name="load", depends_on=["extract"]), entry(name="tell", depends_on=["load"])]
+        jobs=[
+            entry(name="extract"),
+            entry(name="load", depends_on=["extract"]),
+            entry(name="tell", depends_on=["load"]),
+        ]
     )
     due = schedule.next_run_at
 
@@ -230,7 +234,9 @@ def test_a_decision_upon_an_older_row_changes_nothing():
 
     assert answer.state == "stale"
     after = row(schedule).__dict__
-    assert {k: v for k, v in after.items() if k != "_state"} == {k: v for k, v in before.items() if k != "_state"}
+    assert {k: v for k, v in after.items() if k != "_state"} == {
+        k: v for k, v in before.items() if k != "_state"
+    }
     assert len(jobs()) == 1
 
 

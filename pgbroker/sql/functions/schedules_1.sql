@@ -141,6 +141,36 @@ begin
 end
 $function$;
 
+-- Say what keeps a template from being created in the session's tenant, by the rules of every enqueue: its jobs are made,
+-- and undone at once. Both are null when nothing does.
+create function pgbroker.template_misfit_1(template jsonb, out error_code text, out error text)
+language plpgsql volatile as $function$
+declare
+    tried pgbroker.occurrence_1;
+begin
+    tried.schedule_id := pgbroker.uuid7_1();
+    tried.scheduled_for := statement_timestamp();
+    tried.template := template;
+    begin
+        if jsonb_array_length(template -> 'jobs') = 1 and not template -> 'jobs' -> 0 ? 'name' then
+            select
+                case when answer.outcome <> 'created' then answer.outcome end,
+                case when answer.outcome <> 'created' then coalesce(answer.detail, answer.outcome) end
+            into tried.error_code, tried.error
+            from pgbroker.enqueue_each_1(
+                jsonb_build_array(pgbroker.occurrence_entry_1(template -> 'jobs' -> 0, tried.scheduled_for, null))
+            ) as answer;
+        else
+            tried := pgbroker.open_occurrence_1(tried);
+        end if;
+        raise exception 'pgbroker: undo what was tried' using errcode = 'PB009';
+    exception when sqlstate 'PB009' then
+        error_code := tried.error_code;
+        error := tried.error;
+    end;
+end
+$function$;
+
 -- Cancel what lives of some schedules of one tenant, in whose place the next occurrence comes.
 create function pgbroker.cancel_runs_1(schedules uuid[]) returns void
 language plpgsql volatile

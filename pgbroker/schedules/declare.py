@@ -1,0 +1,231 @@
+"""Schedules that the code declares: `schedule(...)` in jobs.py. Nothing touches the database at import."""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from inspect import signature
+from typing import Any
+
+from pgbroker import payload
+from pgbroker.correlation import DEFAULT_TENANT
+from pgbroker.errors import DuplicateSchedule, InvalidOption, InvalidSchedule
+from pgbroker.policy.misfire import Policy as MisfirePolicy
+from pgbroker.registry import Call, JobTask
+from pgbroker.schedules.definition import Definition, Trouble, troubles_of
+from pgbroker.shared_rows import shared_of
+from pgbroker.tenancy import checked_tenant
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatchUp:
+    """Make up for the latest *most* ticks that were missed, none of them older than *window*."""
+
+    most: int = 100
+    window: timedelta = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A schedule as the code says it. Keys and arguments are worked out when it is stored: apps must be ready."""
+
+    name: str
+    tenant: str
+    calls: tuple[Call, ...]
+    said: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def database(self) -> str:
+        """The alias that its jobs are stored in."""
+        return shared_of(self.calls[0].task, using=None).database
+
+    @property
+    def definition(self) -> Definition:
+        """What it says, with keys of job types and encoded arguments; raises what a call of the jobs would."""
+        return Definition(name=self.name, jobs=list(_entries(self.calls)), **self.said)
+
+
+class _Declarations:
+    """The schedules that this process has seen declared, by tenant and name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], Declared] = {}
+
+    def add(self, declared: Declared) -> None:
+        """Register one; the same again, of a reloaded module, takes the place of the former."""
+        with self._lock:
+            other = self._known.get((declared.tenant, declared.name))
+            if other is not None and _place(other) != _place(declared):
+                raise DuplicateSchedule(declared.name, declared.tenant)
+            self._known[declared.tenant, declared.name] = declared
+
+    def all(self) -> list[Declared]:
+        """List them, in the order of tenants and names."""
+        with self._lock:
+            return [self._known[key] for key in sorted(self._known)]
+
+    def forget(self, name: str, tenant: str = DEFAULT_TENANT) -> None:
+        """Drop one, as if the code did not have it any more."""
+        with self._lock:
+            self._known.pop((tenant, name), None)
+
+
+declarations = _Declarations()
+
+
+def schedule(
+    name: str,
+    job: JobTask[Any, Any] | Call | Sequence[Call],
+    *,
+    cron: str,
+    timezone: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    ambiguous: str = "auto",
+    nonexistent: str = "auto",
+    misfire: str | CatchUp = "run_once",
+    overlap: str = "allow",
+    jitter: float | timedelta = 0,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    tenant: str = DEFAULT_TENANT,
+    group: Mapping[str, Any] | None = None,
+) -> Declared:
+    """
+    Declare that *job* is enqueued whenever *cron* fires on the clock of *timezone*, with *args* and *kwargs*.
+
+    *job* is a task, a call (`task.bind(...)`), or a list of calls that wait for each other: then each tick is a run
+    group of its own. The row is made when a scheduler starts, and disabled once the code no longer has it. *misfire*
+    is skip, run_once, catch_up or a `CatchUp`; *overlap* allow, skip, buffer_one or cancel_other; *jitter* the
+    longest wait in seconds. Raises `InvalidSchedule` where it is written, with everything that is wrong.
+    """
+    catch_up = misfire if isinstance(misfire, CatchUp) else CatchUp()
+    said: dict[str, Any] = {
+        "expression": cron,
+        "time_zone": timezone,
+        "group": group,
+        "ambiguous": ambiguous,
+        "nonexistent": nonexistent,
+        "misfire": str(MisfirePolicy.CATCH_UP) if isinstance(misfire, CatchUp) else misfire,
+        "misfire_count": catch_up.most,
+        "misfire_window": catch_up.window,
+        "overlap": overlap,
+        "jitter": jitter if isinstance(jitter, timedelta) else timedelta(seconds=jitter),
+        "starts_at": start,
+        "ends_at": end,
+    }
+    declared = Declared(name, checked_tenant(tenant), tuple(_calls(job, args, kwargs)), said)
+    if troubles := troubles_of(Definition(name=name, jobs=[{}] * len(declared.calls), **said)):
+        raise InvalidSchedule(name, [_in_code(each) for each in troubles])
+    declarations.add(declared)
+    return declared
+
+
+_IN_CODE = {
+    "expression": "cron",
+    "time_zone": "timezone",
+    "misfire_count": "misfire.most",
+    "misfire_window_seconds": "misfire.window",
+    "jitter_seconds": "jitter",
+    "starts_at": "start",
+    "ends_at": "end",
+    "template": "job",
+}
+
+
+def _in_code(trouble: Trouble) -> Trouble:
+    """Name a column as `schedule` calls it."""
+    return trouble._replace(field=_IN_CODE.get(trouble.field, trouble.field))
+
+
+def _calls(job: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Iterator[Call]:
+    if isinstance(job, JobTask):
+        yield Call(job, tuple(args), dict(kwargs or {}))
+        return
+    if args or kwargs:
+        raise InvalidOption("args", "was given beside a call, which has its own", "Give them to .bind(...).")
+    calls = [job] if isinstance(job, Call) else list(job) if isinstance(job, Iterable) else [job]
+    for each in calls:
+        if not isinstance(each, Call):
+            raise InvalidOption("job", f"is a {type(each).__name__}", "Give a job, or task.bind(...).")
+        yield each
+
+
+def _place(declared: Declared) -> tuple[Any, ...]:
+    """What makes a second declaration the same one: its functions, wherever they were loaded from, and what it says."""
+    functions = tuple((call.task.func.__module__, call.task.func.__qualname__) for call in declared.calls)
+    return functions, declared.said.get("expression"), declared.said.get("time_zone")
+
+
+# ------------------------------------------------------------------ entries of a template
+
+
+def _entries(calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
+    """Write each call as the database takes it, without what belongs to one moment; names join those of a group."""
+    names = {id(call): _name_of(call, place) for place, call in enumerate(calls, 1)}
+    for call in calls:
+        shared = shared_of(call.task, using=None)
+        envelope, _, _ = payload.encode(
+            shared.signature, call.args, call.kwargs, limit_bytes=shared.limit_bytes
+        )
+        entry: dict[str, Any] = {**shared.row, "args": envelope}
+        if shared.correlation_id is not None:
+            entry["correlation_id"] = shared.correlation_id
+        if len(calls) > 1:
+            entry["name"] = names[id(call)]
+            entry |= _links(call, names)
+        yield entry
+
+
+def _name_of(call: Call, place: int) -> str:
+    given: str | None = getattr(call.task.call_options, "name", None)
+    return given or f"{call.task.func.__name__}-{place}"
+
+
+def _links(call: Call, names: Mapping[int, str]) -> dict[str, Any]:
+    """Write what a call waits for by the names that its prerequisites have in the group."""
+    options: Any = call.task.call_options
+    if not (wanted := getattr(options, "depends_on", None)):
+        return {}
+    links: dict[str, Any] = {"depends_on": [_reference(each, names) for each in wanted]}
+    if options.on_failure is not None:
+        links["on_failure"] = options.on_failure
+    return links
+
+
+def _reference(reference: Any, names: Mapping[int, str]) -> Any:
+    if isinstance(reference, str) and reference in names.values():
+        return reference
+    if (call := getattr(reference, "call", None)) is not None and id(call) in names:
+        return names[id(call)]
+    raise InvalidOption(
+        "depends_on",
+        f"names {reference!r}, which is none of this schedule's jobs",
+        "Each tick is a run group of its own: its jobs wait for each other alone.",
+    )
+
+
+# ------------------------------------------------------------------ @job(schedule=...)
+
+
+def schedule_job(task: JobTask[Any, Any], said: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """
+    Declare what `@job(schedule=...)` says: what `schedule` takes, as a mapping, or several of them.
+
+    The name is that of the job's type unless the mapping has one. Raises what `schedule` raises.
+    """
+    for each in [said] if isinstance(said, Mapping) else said:
+        if not isinstance(each, Mapping):
+            raise InvalidOption(
+                "schedule", f"is {each!r}", 'Give a mapping such as {"cron": "0 2 * * *", "timezone": "UTC"}.'
+            )
+        given = {"name": task.key, **each}
+        unknown = sorted(given.keys() - _TAKEN)
+        if unknown or not given.keys() >= {"cron", "timezone"}:
+            trouble = f"says {unknown[0]!r}" if unknown else "lacks cron or timezone"
+            raise InvalidOption("schedule", trouble, f"It takes {', '.join(sorted(_TAKEN))}.")
+        schedule(given.pop("name"), task, **given)
+
+
+_TAKEN = frozenset(signature(schedule).parameters) - {"job"}

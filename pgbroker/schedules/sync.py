@@ -1,0 +1,130 @@
+"""Make rows of the schedules that the code declares, and tell where code and rows differ."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.db import transaction
+
+from pgbroker import telemetry
+from pgbroker.errors import PgBrokerError
+from pgbroker.lifecycle.schedule import ScheduleLine
+from pgbroker.schedules import operate
+from pgbroker.schedules.declare import Declared, declarations
+from pgbroker.schedules.definition import Definition
+from pgbroker.tenancy import scope_all, tenant_context
+
+# Why a schedule is disabled that the code declared once. One that comes back is enabled again.
+GONE = "the code declares it no longer"
+_PAGE = 500
+
+
+class Drift(NamedTuple):
+    """
+    A schedule whose row is not what the code says. *what* is:
+
+    missing (it has no row), changed (the code says something new), edited (somebody changed the row since), gone (the
+    code has it no more), taken (another one, which no code declared, has its name), invalid (it cannot be stored;
+    *detail* says why).
+    """
+
+    name: str
+    tenant: str
+    what: str
+    detail: str = ""
+
+
+class Synced(NamedTuple):
+    """What a synchronisation did, by names, and what is left that differs."""
+
+    created: list[str]
+    updated: list[str]
+    disabled: list[str]
+    left: list[Drift]
+
+
+def drift(*, using: str) -> list[Drift]:
+    """Tell of each declared schedule whose row differs; changes nothing. Of all tenants."""
+    rows = {(line.tenant_id, line.name): line for line in _lines(using)}
+    found: list[Drift] = []
+    declared = _declared(using)
+    for each in declared:
+        try:
+            said = each.definition.fingerprint
+        except PgBrokerError as error:
+            found.append(Drift(each.name, each.tenant, "invalid", error.message))
+            continue
+        line = rows.get((each.tenant, each.name))
+        if (what := _difference(line, said)) is not None:
+            found.append(Drift(each.name, each.tenant, what))
+    names = {(each.tenant, each.name) for each in declared}
+    return found + [
+        Drift(line.name, line.tenant_id, "gone")
+        for key, line in rows.items()
+        if key not in names and line.declared and line.enabled
+    ]
+
+
+def _difference(line: ScheduleLine | None, said: str) -> str | None:
+    if line is None:
+        return "missing"
+    if not line.declared:
+        return "taken"
+    if line.declaration != said or (not line.enabled and line.disabled_reason == GONE):
+        return "changed"
+    return None if Definition.of(line).fingerprint == said else "edited"
+
+
+def sync(*, using: str) -> Synced:
+    """
+    Make rows of what the code declares, in the tenants that it names; the code's job types must have theirs already.
+
+    A row is written when the code says something new: what somebody edited since stays, and is told. What the code has
+    no more is disabled. One that cannot be stored is told and keeps no other from it.
+    """
+    done = Synced([], [], [], [])
+    by_name = {(each.tenant, each.name): each for each in _declared(using)}
+    for each in drift(using=using):
+        match each.what:
+            case "missing" | "changed":
+                _store(by_name[each.tenant, each.name], done, using)
+            case "gone":
+                with tenant_context(each.tenant):
+                    operate.disable(each.name, reason=GONE, using=using)
+                done.disabled.append(each.name)
+            case _:
+                done.left.append(each)
+    for left in done.left:
+        telemetry.emit(
+            "schedule.drifted",
+            schedule=left.name,
+            tenant_id=left.tenant,
+            what=left.what,
+            error=left.detail or None,
+        )
+    return done
+
+
+def _store(declared: Declared, done: Synced, using: str) -> None:
+    try:
+        definition = declared.definition
+        with tenant_context(declared.tenant), transaction.atomic(using=using):
+            saved = operate.save(definition, declaration=definition.fingerprint, using=using, lasting=False)
+    except PgBrokerError as error:
+        done.left.append(Drift(declared.name, declared.tenant, "invalid", error.message))
+        return
+    (done.created if saved.is_new else done.updated).append(declared.name)
+
+
+def _declared(using: str) -> list[Declared]:
+    return [each for each in declarations.all() if each.database == using]
+
+
+def _lines(using: str) -> Sequence[ScheduleLine]:
+    lines: list[ScheduleLine] = []
+    with scope_all():
+        while True:
+            after = (lines[-1].name, lines[-1].id) if lines else operate.FIRST
+            page = operate.list_schedules(after=after, limit=_PAGE, using=using)
+            lines += page
+            if len(page) < _PAGE:
+                return lines
