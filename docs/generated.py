@@ -105,6 +105,12 @@ def metrics_of_every_process() -> str:
     return _metrics(OF_EVERY_PROCESS)
 
 
+def metrics_of_schedulers() -> str:
+    from pgbroker.metrics.catalogue import OF_SCHEDULERS
+
+    return _metrics(OF_SCHEDULERS)
+
+
 def metrics_of_workers() -> str:
     from pgbroker.metrics.catalogue import OF_WORKERS
 
@@ -295,6 +301,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": errors,
     "events": events,
     "metrics-of-every-process": metrics_of_every_process,
+    "metrics-of-schedulers": metrics_of_schedulers,
     "metrics-of-workers": metrics_of_workers,
     "public-names": public_names,
     "job-options": job_options,

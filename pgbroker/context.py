@@ -157,6 +157,16 @@ class JobContext(_TaskContext):
         return await sync_to_async(self.graft, thread_sensitive=True)(task, *args, **kwargs)
 
     @property
+    def scheduled_for(self) -> datetime | None:
+        """The tick of the schedule that created this job, or its run group; None for a job that no schedule created."""
+        told = self.lease.options.get("scheduled_for") if isinstance(self.lease.options, dict) else None
+        try:
+            return None if told is None else datetime.fromisoformat(told)
+        except (TypeError, ValueError):
+            # Somebody else's words: whoever enqueues in SQL may write there what he likes.
+            return None
+
+    @property
     def job_type(self) -> str:
         """The key of the job's type."""
         return self._job_type.key

@@ -29,6 +29,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "attempt.started": (logging.DEBUG, "attempt started"),
     # One of each a statement, for whoever counts: they carry the rows themselves.
     "batch.enqueued": (logging.DEBUG, "jobs enqueued"),
+    "batch.dispatched": (logging.DEBUG, "ticks of schedules decided upon"),
     "batch.claimed": (logging.DEBUG, "attempts claimed"),
     "batch.settled": (logging.DEBUG, "outcomes written"),
     # One of the next four an attempt, by what the row decided.
@@ -87,6 +88,8 @@ EVENTS: dict[str, tuple[int, str]] = {
     "leader.elected": (logging.INFO, "this process leads from now on"),
     "leader.lost": (logging.WARNING, "this process leads no longer"),
     "leader.resigned": (logging.INFO, "this process gave the lead back"),
+    "scheduler.started": (logging.INFO, "scheduler started"),
+    "scheduler.stopped": (logging.INFO, "scheduler stopped"),
     "schedule.dispatched": (logging.INFO, "an occurrence of a schedule was created"),
     "schedule.misfired": (logging.WARNING, "ticks of a schedule were seen too late"),
     "schedule.skipped": (
@@ -99,6 +102,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "an occurrence had been created before and was not created again",
     ),
+    "schedule.replanned": (logging.INFO, "next ticks were worked out by the new rules of their time zones"),
     "schedule.drifted": (logging.WARNING, "the row of a schedule is not what the code says"),
     "schedule.disabled": (logging.ERROR, "a schedule was disabled"),
     "duty.failed": (logging.WARNING, "a duty of the upkeep failed and will be tried again"),

@@ -20,12 +20,20 @@ from pgbroker.lifecycle.declare import list_queues
 from pgbroker.management.start import look_at
 from pgbroker.policy.values import whole
 from pgbroker.registry import types
-from pgbroker.runtime.health import Health, Verdict
+from pgbroker.runtime.health import Health, SchedulerHealth, Verdict
 from pgbroker.runtime.options import MOST_SLOTS, WorkerOptions, checked_name
 from pgbroker.runtime.port import TEXT, Answer, Port
+from pgbroker.runtime.scheduler import Scheduler
 from pgbroker.runtime.supervisor import Worker
 
-__all__ = ["BackgroundWorker", "Verdict", "WorkerOptions", "answering", "unknown_queues"]
+__all__ = [
+    "BackgroundWorker",
+    "Verdict",
+    "WorkerOptions",
+    "answering",
+    "answering_scheduler",
+    "unknown_queues",
+]
 
 _log = logging.getLogger("pgbroker.worker")
 
@@ -183,25 +191,53 @@ def answering(worker: Worker, *, facts: Mapping[str, object] | None = None) -> I
     # Only here: nobody without a port needs it in memory.
     from pgbroker import metrics
 
-    health = Health(worker, facts=facts)
+    port = _port(worker.settings.METRICS_HOST, worker.options.metrics_port, Health(worker, facts=facts))
+    metrics.serve_worker(worker)
+    try:
+        yield _opened(port)
+    finally:
+        metrics.forget_worker(worker)
+        port.close()
+
+
+@contextmanager
+def answering_scheduler(
+    scheduler: Scheduler, *, facts: Mapping[str, object] | None = None
+) -> Iterator[Port | None]:
+    """Answer Prometheus and probes for a scheduler, as `answering` does for a worker."""
+    if scheduler.options.metrics_port is None:
+        yield None
+        return
+    from pgbroker import metrics
+
+    health = SchedulerHealth(scheduler, facts=facts)
+    port = _port(scheduler.settings.METRICS_HOST, scheduler.options.metrics_port, health)
+    metrics.serve_scheduler(scheduler.scheduling)
+    try:
+        yield _opened(port)
+    finally:
+        metrics.forget_scheduler(scheduler.scheduling)
+        port.close()
+
+
+def _port(host: str, number: int, health: Health | SchedulerHealth) -> Port:
+    from pgbroker import metrics
 
     def told(verdict: Verdict) -> Answer:
         return Answer(200 if verdict.holds else 503, health.report(verdict).encode(), TEXT)
 
-    port = Port(
-        worker.settings.METRICS_HOST,
-        worker.options.metrics_port,
+    return Port(
+        host,
+        number,
         {
             "/metrics": lambda accept: Answer(200, *metrics.page(accept)),
             "/healthz": lambda _: told(health.live()),
             "/readyz": lambda _: told(health.ready()),
         },
     )
-    metrics.serve_worker(worker)
-    try:
-        port.open()
-        _log.info("answering Prometheus and probes: %s/metrics /healthz /readyz", port.url)
-        yield port
-    finally:
-        metrics.forget_worker(worker)
-        port.close()
+
+
+def _opened(port: Port) -> Port:
+    port.open()
+    _log.info("answering Prometheus and probes: %s/metrics /healthz /readyz", port.url)
+    return port

@@ -40,7 +40,7 @@ class Target:
 @contextmanager
 def limited_start(seconds: float) -> Iterator[None]:
     """
-    End the process with 3 when no worker has started in it after so many seconds.
+    End the process with 3 when neither a worker nor a scheduler has started in it after so many seconds.
 
     A network that swallows, or somebody's lock, would hold it for ever: alive, and of no use to anybody.
     """
@@ -53,7 +53,7 @@ def limited_start(seconds: float) -> Iterator[None]:
             timers.append(_timer(seconds + keys["seconds"]))
 
     unsubscribe = telemetry.subscribe(
-        hear, wants=frozenset({"worker.started", "worker.name_awaited"}).__contains__
+        hear, wants=frozenset({"worker.started", "scheduler.started", "worker.name_awaited"}).__contains__
     )
     try:
         yield

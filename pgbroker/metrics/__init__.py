@@ -13,13 +13,22 @@ from pgbroker.conf import settings
 from pgbroker.metrics.counts import Counts
 from pgbroker.metrics.depths import Depths
 from pgbroker.metrics.enqueued import count_enqueued, wants_enqueued
+from pgbroker.metrics.schedules import Leads, ScheduleCounts
 
 if TYPE_CHECKING:
     from pgbroker.runtime.supervisor import Worker
 
-__all__ = ["page", "serve_process", "serve_worker"]
+__all__ = [
+    "forget_scheduler",
+    "forget_worker",
+    "page",
+    "serve_process",
+    "serve_scheduler",
+    "serve_worker",
+]
 
 _counts: Counts | None = None
+_schedules: ScheduleCounts | None = None
 _depths: Depths | None = None
 
 
@@ -41,12 +50,37 @@ def serve_worker(worker: "Worker") -> None:
         REGISTRY.register(_counts)
         telemetry.subscribe(_counts.listen, wants=_counts.wants)
     _counts.workers.append(worker)
+    _serve_schedules(worker.scheduling)
+
+
+def serve_scheduler(leads: Leads) -> None:
+    """Measure a scheduler of this process."""
+    serve_process()
+    _serve_schedules(leads)
+
+
+def _serve_schedules(leads: Leads | None) -> None:
+    global _schedules
+    if _schedules is None:
+        _schedules = ScheduleCounts()
+        REGISTRY.register(_schedules)
+        telemetry.subscribe(_schedules.listen, wants=_schedules.wants)
+    if leads is not None:
+        _schedules.schedulers.append(leads)
+
+
+def forget_scheduler(leads: Leads) -> None:
+    """Tell no more of a scheduler that has ended; what it did stays counted."""
+    if _schedules is not None and leads in _schedules.schedulers:
+        _schedules.schedulers.remove(leads)
 
 
 def forget_worker(worker: "Worker") -> None:
     """Tell no more of a worker that has ended; what it did stays counted."""
     if _counts is not None and worker in _counts.workers:
         _counts.workers.remove(worker)
+    if worker.scheduling is not None:
+        forget_scheduler(worker.scheduling)
 
 
 def page(accept: str) -> tuple[bytes, str]:

@@ -109,6 +109,56 @@ WORKERS = Family(
     "pgbroker_workers", "gauge", ("database", "state"), "Worker processes: alive, draining or silent."
 )
 
+OCCURRENCES = Family(
+    "pgbroker_schedule_occurrences",
+    "counter",
+    ("state",),
+    "Ticks of schedules that this process decided upon: created, skipped (overlap), buffered, failed, or duplicate "
+    "(created before, and prevented).",
+)
+MISFIRED = Family(
+    "pgbroker_schedule_misfires",
+    "counter",
+    ("result",),
+    "Ticks that were seen late: made up for (late), or left out for good (missed).",
+)
+LATENESS = Family(
+    "pgbroker_schedule_lateness_seconds",
+    "histogram",
+    (),
+    "From a tick to the creation of its occurrence, of ticks that are not made up for.",
+)
+CREATION = Family(
+    "pgbroker_schedule_creation_seconds",
+    "histogram",
+    (),
+    "How long a page of occurrences took to be created.",
+)
+DISABLED = Family(
+    "pgbroker_schedules_disabled",
+    "counter",
+    (),
+    "Schedules that this process disabled: unreadable, or not declared any more.",
+)
+OCCURRENCES_FAILED = Family(
+    "pgbroker_schedule_jobs_failed",
+    "counter",
+    _PAIR,
+    "Jobs of schedules that ended without success in this worker: failed, discarded or dead letters.",
+)
+SCHEDULER_LEADS = Family(
+    "pgbroker_scheduler_leads", "gauge", (), "1 while this process is the scheduler that leads, else 0."
+)
+
+OF_SCHEDULERS = (
+    OCCURRENCES,
+    MISFIRED,
+    LATENESS,
+    CREATION,
+    DISABLED,
+    OCCURRENCES_FAILED,
+    SCHEDULER_LEADS,
+)
 OF_EVERY_PROCESS = (ENQUEUED, DATABASE_UP, DEPTH, OLDEST, WORKERS)
 OF_WORKERS = (
     CLAIMED,

@@ -35,14 +35,19 @@ def drain(worker: "Worker") -> None:
     telemetry.emit(
         "worker.draining", worker_id=worker.id, running=worker.board.running, held=worker.board.held
     )
-    for name in ("claim", "listen", "upkeep"):
-        worker.services[name].stop()
+    for name in ("claim", "listen", "upkeep", "schedule"):
+        if name in worker.services:
+            worker.services[name].stop()
     _tell_handlers(worker)
     _join(worker, "claim", 10.0)
     session = worker.sessions.last(worker.alias)
     _join(worker, "upkeep", 5.0)
     if not worker.services["upkeep"].is_alive():
         _try(lambda: worker.upkeep.leader.resign(using=session), session)
+    if (scheduling := worker.scheduling) is not None:
+        _join(worker, "schedule", 5.0)
+        if not worker.services["schedule"].is_alive():
+            _try(lambda: scheduling.leader.resign(using=session), session)
     worker.board.close()
     worker.executors.processes.recall()
     # Those too that the last claim brought.

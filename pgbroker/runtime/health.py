@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from pgbroker.runtime.scheduler import Scheduler
     from pgbroker.runtime.supervisor import Worker
 
 # A claim loop that began no turn for so long is stuck, not slow. It waits for an answer of the database for half
@@ -88,6 +89,58 @@ class Health:
             "running": f"{worker.board.running} of {worker.board.slots}",
             "held": worker.board.held,
             "unsettled": worker.settler.backlog,
+        }
+        lines = [verdict.reason, "", *(f"{name}: {value}" for name, value in facts.items())]
+        return "\n".join(lines) + "\n"
+
+
+class SchedulerHealth:
+    """
+    Liveness: both loops turn. A database that is away is no reason to be killed.
+
+    Readiness: it is connected, and leads or stands by.
+    """
+
+    def __init__(self, scheduler: "Scheduler", *, facts: Mapping[str, object] | None = None) -> None:
+        self.scheduler = scheduler
+        self.facts = dict(facts or {})
+
+    def live(self) -> Verdict:
+        """Tell whether its loops turn; while it ends they have no need to."""
+        if self.scheduler.stopping:
+            return Verdict(True, "stopping")
+        ages = []
+        for name, service in self.scheduler.services.items():
+            age = time.monotonic() - service.turned_at
+            if service.ident is not None and not service.is_alive():
+                return Verdict(False, f"the {name} loop has ended")
+            if age > STUCK_SECONDS:
+                return Verdict(
+                    False, f"the {name} loop has not turned for {age:.0f} s, limit {STUCK_SECONDS:g} s"
+                )
+            ages.append(f"{name} {age:.1f} s ago")
+        return Verdict(True, f"the loops turned: {', '.join(ages)}")
+
+    def ready(self) -> Verdict:
+        """Tell whether it creates what is due, or would as soon as the lead is free."""
+        if self.scheduler.stopping:
+            return Verdict(False, "stopping")
+        if not (live := self.live()).holds:
+            return live
+        service, session = self.scheduler.services["schedule"], self.scheduler.sessions["schedule"]
+        if service.failing or not session.is_open:
+            return Verdict(False, "not connected: the schedule loop has no connection to the database")
+        return Verdict(True, "leads" if self.scheduler.leads else "stands by")
+
+    def report(self, verdict: Verdict) -> str:
+        """Write what a person may want to know who looks at a probe's answer."""
+        scheduler = self.scheduler
+        facts: dict[str, object] = {
+            "scheduler": f"{scheduler.name} ({scheduler.id})",
+            "pid": scheduler.pid,
+            "alias": scheduler.alias,
+            **self.facts,
+            "leads": "yes" if scheduler.leads else "no",
         }
         lines = [verdict.reason, "", *(f"{name}: {value}" for name, value in facts.items())]
         return "\n".join(lines) + "\n"

@@ -29,6 +29,8 @@ class WorkerOptions:
     max_jobs_per_child: int | None = None
     # Of this process, and of each child.
     max_rss: int | None = None
+    # Whether it is a scheduler too.
+    with_scheduler: bool = False
     # The process that started this one and restarts it; without it there is nobody to work for.
     parent_pid: int | None = None
 

@@ -5,7 +5,7 @@ from pgbroker.db import Session
 from pgbroker.runtime.connecting import ConnectGate
 from pgbroker.runtime.upkeep import limits
 
-LOOPS = ("claim", "settle", "heartbeat", "upkeep", "listen")
+LOOPS = ("claim", "settle", "heartbeat", "upkeep", "schedule", "listen")
 # A shorter wait for an answer would take a busy server for a dead one.
 MIN_PATIENCE_SECONDS = 2.0
 # How long a settle waits for rows that somebody else has locked; then the others go first.
@@ -16,9 +16,9 @@ def patience_of(purpose: str, settings: Settings) -> float:
     """
     Return how long a loop waits for an answer before it takes the connection for dead (seconds).
 
-    Half a lease: a heartbeat that was late by as much still finds its leases. Upkeep has a lease of its own.
+    Half a lease: a heartbeat that was late by as much still finds its leases. Who leads has a lease of its own.
     """
-    lease = settings.LEADER_SECONDS if purpose == "upkeep" else settings.LEASE_SECONDS
+    lease = settings.LEADER_SECONDS if purpose in ("upkeep", "schedule") else settings.LEASE_SECONDS
     return max(MIN_PATIENCE_SECONDS, lease / 2)
 
 
@@ -55,7 +55,7 @@ class Sessions:
 
 def _limits_of(loop: str, settings: Settings) -> dict[str, str]:
     match loop:
-        case "upkeep":
+        case "upkeep" | "schedule":
             return limits(settings)
         case "settle":
             return {"lock_timeout": LOCK_TIMEOUT}

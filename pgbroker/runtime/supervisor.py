@@ -37,12 +37,14 @@ from pgbroker.runtime.isolation import LogTail, losses
 from pgbroker.runtime.leftovers import Leftovers
 from pgbroker.runtime.listener import Listener
 from pgbroker.runtime.options import WorkerOptions, effective_settings
+from pgbroker.runtime.scheduling import Scheduling
 from pgbroker.runtime.service import Service
 from pgbroker.runtime.sessions import Sessions
 from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wait
 from pgbroker.runtime.severed import Severed
 from pgbroker.runtime.upkeep import upkeep_of
 from pgbroker.runtime.watchdog import Watchdog
+from pgbroker.schedules.sync import sync
 from pgbroker.states import AttemptState
 
 __all__ = ["RECYCLE", "Worker", "WorkerOptions"]
@@ -52,8 +54,8 @@ class Worker:
     """
     A worker process, as an object: `run()` blocks until it has stopped and returns the exit code.
 
-    It holds five connections at most (claims, settles, heartbeats, upkeep, notifications) besides those
-    that handlers open. Each start is a new id, never reused: the fence depends on it.
+    It holds five connections at most (claims, settles, heartbeats, upkeep, notifications; with schedules six) besides
+    those that handlers open. Each start is a new id, never reused: the fence depends on it.
     """
 
     def __init__(self, options: WorkerOptions, nursery: Nursery | None = None) -> None:
@@ -83,6 +85,11 @@ class Worker:
         self.heartbeats = Heartbeats(self, sessions["heartbeat"])
         self.listener = Listener(self, sessions["listen"])
         self.upkeep = upkeep_of(self, sessions["upkeep"])
+        self.scheduling = (
+            Scheduling(holder=self.id, name=self.name, settings=self.settings, session=sessions["schedule"])
+            if options.with_scheduler
+            else None
+        )
         self.hand_back = HandBack(self)
         self.watchdog = Watchdog(self)
         self.leftovers = Leftovers(self)
@@ -107,6 +114,13 @@ class Worker:
             ),
             "watchdog": Service("watchdog", self.watchdog.step, on_fatal=self.fail),
         }
+        if self.scheduling is not None:
+            self.services["schedule"] = self._service(
+                "schedule",
+                self.scheduling.step,
+                vital=False,
+                longest_wait=min(2.0, self.settings.LEADER_SECONDS / 4),
+            )
         self.settler.wake = self.services["settle"].wake
         self.board.on_room = self.services["claim"].wake
         self._touched_at = 0.0
@@ -136,6 +150,8 @@ class Worker:
         try:
             if self.exclusive is None or self.exclusive.take(session, stopping=self._stop):
                 self.catalogue.learn_all(using=self.alias)
+                if self.scheduling is not None:
+                    sync(using=self.alias)
                 prepared = True
         finally:
             if not prepared:

@@ -35,12 +35,7 @@ def decide(due: Due, *, limit: int) -> Decision:
     try:
         cron = cron_of(due)
     except PgBrokerError as error:
-        return Decision(
-            id=due.id,
-            expected=due.next_run_at,
-            revision=due.revision,
-            disable=f"[{error.code}] {error.message}",
-        )
+        return _unreadable(due, error)
     resume = due.paused_until is not None
     ticks = _Ticks(due)
     if due.buffered_for is not None and not due.live:
@@ -63,6 +58,32 @@ def decide(due: Due, *, limit: int) -> Decision:
         resume=resume,
         missed=recovery.missed,
         late=sum(due.now - tick > GRACE for tick in ticks.create),
+    )
+
+
+def planned_anew(due: Due) -> Decision:
+    """Work the next tick out by the rules of the zone as they are now, and decide about nothing else."""
+    try:
+        cron = cron_of(due)
+    except PgBrokerError as error:
+        return _unreadable(due, error)
+    following = cron.first_after(due.watermark)
+    return Decision(
+        id=due.id,
+        expected=due.next_run_at,
+        revision=due.revision,
+        next_run_at=following.instant if following else None,
+        watermark=due.watermark,
+        zone_rules=cron.zone.fingerprint,
+    )
+
+
+def _unreadable(due: Due, error: PgBrokerError) -> Decision:
+    return Decision(
+        id=due.id,
+        expected=due.next_run_at,
+        revision=due.revision,
+        disable=f"[{error.code}] {error.message}",
     )
 
 

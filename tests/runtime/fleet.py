@@ -43,7 +43,7 @@ TENANTS = ("acme", "globex")
 
 
 class WorkerProcess:
-    """One `broker_worker`, or the line of its successors where it is restarted."""
+    """One `broker_worker` or `broker_scheduler`, or the line of its successors where it is restarted."""
 
     def __init__(self, fleet: Fleet, number: int, log: Path) -> None:
         self.fleet, self.number, self.log_path = fleet, number, log
@@ -96,7 +96,11 @@ class WorkerProcess:
 
     def wait_until_started(self) -> WorkerProcess:
         """Return once its loops turn."""
-        wait_until(lambda: "worker started" in self.log, f"worker {self.number} has started", of=self)
+        wait_until(
+            lambda: "worker started" in self.log or "scheduler started" in self.log,
+            f"worker {self.number} has started",
+            of=self,
+        )
         return self
 
 
@@ -130,6 +134,7 @@ class Fleet:
     def start(
         self,
         *flags: str,
+        command: str = "broker_worker",
         slots: int = 4,
         debug: bool = False,
         restart: bool = False,
@@ -144,7 +149,7 @@ class Fleet:
         wait: bool = True,
         **settings: Any,
     ) -> WorkerProcess:
-        """Start a worker with these flags and settings; returns once its loops turn."""
+        """Start a worker, or another *command*, with these flags and settings; returns once its loops turn."""
         self._count += 1
         log = self.directory / f"worker-{self._count}.log"
         log.touch()
@@ -157,7 +162,8 @@ class Fleet:
             {
                 "do": "start",
                 "spec": {
-                    "flags": ["--concurrency", str(slots), *flags],
+                    "command": command,
+                    "flags": [*(["--concurrency", str(slots)] if command == "broker_worker" else []), *flags],
                     "settings": {**SETTINGS, **settings},
                     "log": str(log),
                     "debug": debug,

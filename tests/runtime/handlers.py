@@ -670,3 +670,9 @@ def tick(seconds: float) -> None:
     while time.monotonic() < until:
         effect("tick")
         time.sleep(0.05)
+
+
+@job(takes_context=True)
+def tick_of(context: JobContext) -> None:
+    """Tell of which tick it is the job."""
+    effect("tick", "" if context.scheduled_for is None else context.scheduled_for.isoformat())

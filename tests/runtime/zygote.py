@@ -127,7 +127,7 @@ def run_worker(spec: dict[str, Any]) -> None:
         lose_every(**spec["losses"])
     if not spec["handlers"] or spec["without"]:
         forget_handlers(spec["without"])
-    execute_from_command_line(["manage.py", "broker_worker", "--skip-checks", *spec["flags"]])
+    execute_from_command_line(["manage.py", spec["command"], "--skip-checks", *spec["flags"]])
     # As any process ends: its threads are joined or abandoned by the interpreter.
     sys.exit(0)
 

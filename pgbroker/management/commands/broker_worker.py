@@ -58,6 +58,7 @@ broker_worker --queues mail,reports --concurrency 20
 broker_worker --exclude-queues slow --lease-seconds 120
 broker_worker --executor process --max-rss 512M   each job in a child process
 broker_worker --processes 4                       four workers under one parent
+broker_worker --with-scheduler                    create what schedules are due as well: all in one process
 broker_worker --burst                             work off what is ready, then exit
 """,
         )
@@ -72,6 +73,11 @@ broker_worker --burst                             work off what is ready, then e
             "--name",
             metavar="NAME",
             help="Be the only worker of this name: a second start waits for one lease and fails if the first lives.",
+        )
+        parser.add_argument(
+            "--with-scheduler",
+            action="store_true",
+            help="Be a scheduler too, for small sites: of all schedulers one leads, and any other takes over.",
         )
         parser.add_argument(
             "--executor",
@@ -209,6 +215,7 @@ def read(arguments: Arguments) -> WorkerOptions:
         )
     return WorkerOptions(
         executor=executor,
+        with_scheduler=bool(arguments.given.get("with_scheduler")),
         max_jobs_per_child=per_child,
         max_rss=arguments.size("max_rss", SMALLEST_RSS),
         parent_pid=arguments.given.get("parent_pid"),
