@@ -1,0 +1,433 @@
+"""Misfire, overlap, changes of the clock and of the zone data: what becomes of ticks, as rows."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pgbroker import db, telemetry
+from pgbroker.conf import settings
+from pgbroker.control import retry
+from pgbroker.lifecycle.cancel import cancel_many
+from pgbroker.lifecycle.take_due import next_schedule
+from pgbroker.models import Job, RunGroup
+from pgbroker.policy.cron import zones
+from pgbroker.runtime.scheduling import Scheduling
+from pgbroker.schedules import operate
+from pgbroker.schedules.tick import replan, tick
+from pgbroker.states import GroupState, Status
+from pgbroker.tenancy import scope_all
+from tests.support.jobs import claim_many, claim_one, completed, reason, settle_one, status
+from tests.support.leaders import ADA
+from tests.support.schedules import (
+    EVERY_MINUTE,
+    entry,
+    jobs,
+    make,
+    minute,
+    now,
+    row,
+    runs,
+    set_row,
+    states,
+    stopped,
+    tick_all,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def told():
+    """What was told of schedules."""
+    heard: list[tuple[str, dict]] = []
+    unsubscribe = telemetry.subscribe(
+        lambda event, keys: heard.append((event, keys)), wants=lambda event: event.startswith("schedule.")
+    )
+    yield heard
+    unsubscribe()
+
+
+# ------------------------------------------------------------------ misfire
+
+DAYS_90 = timedelta(days=90)
+MINUTES_90 = 90 * 24 * 60
+
+
+def in_90_days(**policy) -> tuple[object, list[datetime]]:
+    """Let a schedule by the minute see nothing for 90 days, then pass; returns it and the ticks it created."""
+    schedule = make(expression=EVERY_MINUTE, **policy)
+    stopped(schedule, days=90)
+    tick_all()
+    return schedule, [run.scheduled_for for run in runs(schedule)]
+
+
+def test_b076_by_default_the_latest_tick_alone_is_created(told):
+    schedule, created = in_90_days()
+
+    assert len(created) == 1
+    assert now() - created[0] < timedelta(seconds=70)
+    (misfired,) = [keys for event, keys in told if event == "schedule.misfired"]
+    assert MINUTES_90 - 2 <= misfired["missed"] <= MINUTES_90
+    assert row(schedule).next_run_at > created[0]
+
+
+def test_skip_creates_none_that_came_too_late(told):
+    schedule, created = in_90_days(misfire="skip")
+
+    assert all(now() - each < timedelta(seconds=40) for each in created)
+    assert len(created) <= 1
+    assert row(schedule).next_run_at > row(schedule).watermark
+    (misfired,) = [keys for event, keys in told if event == "schedule.misfired"]
+    assert misfired["missed"] >= MINUTES_90 - 2
+
+
+def test_catch_up_creates_the_latest_within_count_and_window():
+    _, by_count = in_90_days(misfire="catch_up", misfire_count=50)
+    schedule = make("window", expression=EVERY_MINUTE, misfire="catch_up", misfire_window_seconds=600.0)
+    stopped(schedule, days=90)
+
+    tick_all()
+
+    by_window = [run.scheduled_for for run in runs(schedule)]
+    assert len(by_count) == 50
+    assert len(by_window) in (10, 11)
+    for created in (by_count, by_window):
+        assert created == [created[0] + timedelta(minutes=n) for n in range(len(created))]
+        assert now() - created[-1] < timedelta(seconds=70)
+
+
+def test_catching_up_with_all_of_90_days_keeps_memory_flat_and_others_on_time():
+    other = make("other")
+    tracemalloc.start()
+    _, created = in_90_days(
+        misfire="catch_up", misfire_count=3_000, misfire_window_seconds=DAYS_90.total_seconds()
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(created) == len(set(created)) == 3_000
+    assert states(other) == ["created"]
+    assert peak < 20 * 1024**2
+
+
+def test_b074_a_look_that_comes_late_skips_no_tick():
+    """Within the grace, whatever the policy is: a scheduler that stood still for five seconds, say."""
+    schedule = make(due=False, misfire="skip", zone_rules=zones.load("UTC").fingerprint)
+    due = now() - timedelta(seconds=5)
+    set_row(schedule, watermark=due - timedelta(seconds=1), next_run_at=due)
+
+    tick()
+
+    assert [(run.scheduled_for, run.state) for run in runs(schedule)] == [(due, "created")]
+
+
+def test_b076_overdue_schedules_do_not_hold_up_what_is_on_time():
+    for number in range(300):
+        stopped(make(f"old{number:03}", expression=EVERY_MINUTE), days=3)
+    fresh = make("fresh")
+    began = time.monotonic()
+
+    tick_all()
+
+    assert states(fresh) == ["created"]
+    assert len(jobs()) == 301
+    assert time.monotonic() - began < 30
+
+
+# ------------------------------------------------------------------ overlap
+
+
+def again(schedule) -> datetime:
+    """Let the next tick of a schedule come, a minute after the last; returns it."""
+    last = row(schedule).last_dispatched_for or minute(30)
+    latest = max([last, *(run.scheduled_for for run in runs(schedule))])
+    due = latest + timedelta(minutes=1)
+    # A tick that its expression has, whenever that is.
+    set_row(
+        schedule,
+        expression=f"{due.minute} {due.hour} {due.day} {due.month} *",
+        watermark=due - timedelta(seconds=1),
+        next_run_at=due,
+        misfire="run_once",
+        zone_rules="",
+    )
+    tick()
+    return due
+
+
+def first(overlap: str, **changes):
+    """Make a schedule with one occurrence that is not over, half an hour ago."""
+    schedule = make(overlap=overlap, due=False, **changes)
+    again(schedule)
+    assert states(schedule) == ["created"]
+    return schedule
+
+
+def test_allow_lets_them_run_beside_each_other():
+    schedule = first("allow")
+
+    again(schedule)
+
+    assert states(schedule) == ["created", "created"]
+
+
+def test_skip_leaves_a_tick_out_while_one_is_live_and_not_after_it(told):
+    schedule = first("skip")
+
+    again(schedule)
+    settle_one(completed(claim_one()))
+    again(schedule)
+
+    assert states(schedule) == ["created", "skipped", "created"]
+    assert runs(schedule)[1].error_code == "overlap"
+    assert [event for event, _ in told].count("schedule.skipped") == 1
+
+
+def test_a_retried_occurrence_counts_again():
+    schedule = first("skip")
+    (job,) = jobs()
+    cancel_many([job.id])
+    retry(job.id)
+
+    again(schedule)
+
+    assert states(schedule) == ["created", "skipped"]
+
+
+def test_a_tick_waits_for_the_one_before_it_and_only_one_does():
+    schedule = first("buffer_one")
+
+    second = again(schedule)
+    again(schedule)
+    assert states(schedule) == ["created", "buffered", "skipped"]
+    assert row(schedule).buffered_for == second
+    assert next_schedule().waits
+    assert tick().created == 0
+    settle_one(completed(claim_one()))
+    tick()
+
+    assert states(schedule) == ["created", "created", "skipped"]
+    after = row(schedule)
+    assert (after.buffered_for, next_schedule().waits) == (None, False)
+    assert runs(schedule)[1].lateness_seconds > 0
+    assert len(jobs()) == 2
+
+
+def test_a_buffered_tick_waits_for_the_end_of_a_pause_too():
+    schedule = first("buffer_one")
+    again(schedule)
+    operate.pause(schedule.id)
+    settle_one(completed(claim_one()))
+    tick()
+    assert states(schedule) == ["created", "buffered"]
+
+    operate.resume(schedule.id)
+    tick()
+
+    assert states(schedule) == ["created", "created"]
+
+
+def test_cancel_other_cancels_what_lives_and_takes_its_place():
+    schedule = first("cancel_other")
+    (old,) = jobs()
+
+    again(schedule)
+
+    assert states(schedule) == ["created", "created"]
+    assert status(old.id) == Status.CANCELLED
+    assert reason(old.id) == "cancelled"
+    assert sorted(Status(job.status) for job in jobs()) == [Status.READY, Status.CANCELLED]
+
+
+def test_cancel_other_asks_a_running_one_to_stop():
+    schedule = first("cancel_other")
+    lease = claim_one()
+
+    again(schedule)
+
+    with scope_all():
+        assert Job.objects.get(pk=lease.job_id).cancel_requested_at is not None
+    assert len(jobs()) == 2
+
+
+def test_a_run_group_overlaps_as_a_whole():
+    schedule = first("skip", jobs=[entry(name="a"), entry(name="b", depends_on=["a"])])
+    settle_one(completed(claim_one()))
+    again(schedule)
+    assert states(schedule) == ["created", "skipped"]
+    settle_one(completed(claim_one()))
+
+    again(schedule)
+
+    assert states(schedule) == ["created", "skipped", "created"]
+
+
+def test_cancel_other_cancels_a_whole_run_group():
+    schedule = first("cancel_other", jobs=[entry(name="a"), entry(name="b", depends_on=["a"])])
+
+    again(schedule)
+
+    with scope_all():
+        assert sorted(RunGroup.objects.values_list("state", flat=True)) == [
+            GroupState.SEALED, GroupState.CANCELLED,
+        ]  # fmt: skip
+    assert len(claim_many()) == 1
+
+
+def test_of_many_missed_ticks_that_must_not_overlap_one_runs():
+    for overlap, wanted in (
+        ("skip", ["created", *["skipped"] * 9]),
+        ("buffer_one", ["created", "buffered", *["skipped"] * 8]),
+        ("cancel_other", [*["skipped"] * 9, "created"]),
+    ):
+        schedule = make(
+            overlap, expression=EVERY_MINUTE, overlap=overlap, misfire="catch_up", misfire_count=10
+        )
+        stopped(schedule, hours=1)
+
+        tick_all()
+
+        assert states(schedule) == wanted, overlap
+
+
+# ------------------------------------------------------------------ changes of the clock
+
+
+@pytest.mark.parametrize(
+    ("policies", "ticks"),
+    [
+        # On 2024-11-03 New York's clock showed 01:30 twice.
+        ({"expression": "30 1 * * *"}, ["2024-11-03T05:30Z"]),
+        ({"expression": "30 1 * * *", "ambiguous": "twice"}, ["2024-11-03T05:30Z", "2024-11-03T06:30Z"]),
+        ({"expression": "*/30 1 * * *", "ambiguous": "once"}, ["2024-11-03T05:00Z", "2024-11-03T05:30Z"]),
+        # On 2024-03-10 it did not show 02:30.
+        ({"expression": "30 2 * * *", "day": datetime(2024, 3, 10, tzinfo=UTC)}, ["2024-03-10T07:00Z"]),
+        (
+            {"expression": "30 2 * * *", "day": datetime(2024, 3, 10, tzinfo=UTC), "nonexistent": "skip"},
+            [],
+        ),
+    ],
+)
+def test_a_day_on_which_the_clock_is_changed_has_the_ticks_that_the_policies_say(policies, ticks):
+    said = dict(policies)
+    day = said.pop("day", datetime(2024, 11, 3, tzinfo=UTC))
+    schedule = make(
+        due=False, time_zone="America/New_York", misfire="catch_up", misfire_window_seconds=316_000_000.0,
+        ends_at=day + timedelta(hours=20), **said,
+    )  # fmt: skip
+    set_row(schedule, watermark=day + timedelta(hours=4), next_run_at=day + timedelta(hours=5))
+
+    tick_all()
+
+    assert [f"{run.scheduled_for:%Y-%m-%dT%H:%MZ}" for run in runs(schedule)] == ticks
+    assert row(schedule).next_run_at is None, "its end has passed"
+
+
+# ------------------------------------------------------------------ zone data
+
+
+def test_a_tick_that_was_planned_by_other_rules_is_planned_anew():
+    """A government moves the clock: the row has an instant that is not two o'clock any more."""
+    schedule = make(due=False, expression="0 2 * * *", time_zone="Africa/Johannesburg")
+    wrong = now().replace(hour=1, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    set_row(schedule, next_run_at=wrong, zone_rules="of last year")
+    same = make("same", due=False, time_zone="UTC", zone_rules=zones.load("UTC").fingerprint)
+    before = row(same).next_run_at
+
+    assert replan() == 1
+    assert replan() == 0
+
+    after = row(schedule)
+    assert after.next_run_at.astimezone(UTC).hour == 0
+    assert after.zone_rules == zones.load("Africa/Johannesburg").fingerprint
+    assert row(same).next_run_at == before
+    assert runs(schedule) == []
+
+
+def test_a_tick_that_the_new_rules_put_into_the_past_is_due_at_once():
+    schedule = make(expression=EVERY_MINUTE)
+    stopped(schedule, minutes=5)
+    set_row(schedule, next_run_at=now() + timedelta(hours=1), zone_rules="of last year")
+    assert tick().seen == 0
+
+    replan()
+    tick()
+
+    assert states(schedule) == ["created"]
+
+
+def test_a_zone_that_there_is_no_more_is_left_for_its_tick():
+    schedule = make(due=False, time_zone="Mars/Base", zone_rules="x")
+
+    assert replan() == 0
+    assert row(schedule).enabled
+
+
+# ------------------------------------------------------------------ the loop
+
+
+@pytest.fixture
+def loop(transactional_db):
+    session = db.Session("default", purpose="schedule", statement_timeout="5s")
+    yield Scheduling(holder=ADA, name="a", settings=settings(), session=session)
+    session.drop()
+
+
+def test_the_loop_waits_until_the_next_tick_and_not_longer(loop):
+    schedule = make(due=False)
+    set_row(schedule, next_run_at=now() + timedelta(seconds=3))
+
+    assert 2 < loop.step() <= 3
+
+    set_row(schedule, next_run_at=now() + timedelta(hours=3))
+    loop.leader.ask_at += 100
+    assert loop.step() == 5.0
+
+
+def test_an_idle_loop_asks_little(loop):
+    make(due=False)
+    asked: list[str] = []
+    loop.step()
+    db.fault = lambda moment, name: asked.append(name) if moment == "before" else None
+    try:
+        wait = loop.step()
+    finally:
+        db.fault = None
+
+    # The lease is renewed every LEADER_SECONDS / 4 at most.
+    assert asked == ["take_due", "next_schedule"]
+    assert wait > 1
+
+
+def test_a_row_that_breaks_its_page_is_told_and_avoided_and_the_others_are_created(loop, superuser, told):
+    """Something that no rule foresees: here a trigger of the project that raises."""
+    bad, good, other = make("bad"), make("good"), make("other")
+    superuser.execute(
+        "create function public.no_run() returns trigger language plpgsql as "
+        "$$ begin raise exception 'not this one' using errcode = 'data_exception'; end $$"
+    )
+    superuser.execute(
+        "create trigger no_run before insert on pgbroker.schedule_run for each row "
+        f"when (new.schedule_id = '{bad.id}') execute function public.no_run()"
+    )
+    try:
+        loop.step()
+        assert (states(good), states(other), states(bad)) == (["created"], ["created"], [])
+        failures = [keys for event, keys in told if event == "schedule.failed"]
+        assert [keys["schedule"] for keys in failures] == ["bad"]
+        loop.step()
+        assert len([event for event, _ in told if event == "schedule.failed"]) == 1, (
+            "it is avoided for a while"
+        )
+        assert len(jobs()) == 2
+    finally:
+        superuser.execute("drop function public.no_run() cascade")
+    loop._avoided.clear()
+
+    loop.step()
+
+    assert states(bad) == ["created"]
