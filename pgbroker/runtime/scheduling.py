@@ -9,7 +9,7 @@ import psycopg
 from pgbroker import telemetry
 from pgbroker.conf import Settings
 from pgbroker.db import Session
-from pgbroker.lifecycle.take_due import BEGINNING, next_schedule
+from pgbroker.lifecycle.take_due import BEGINNING, Coming, next_schedule
 from pgbroker.runtime.leader import Leader
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.runtime.upkeep import ONLY_SLOW
@@ -41,7 +41,7 @@ class Scheduling:
         )
         self.limit = PAGE
         self._avoided: dict[UUID, tuple[float, float]] = {}
-        self._replan_at = 0.0
+        self._replan_at = self._look_at = 0.0
 
     @property
     def leads(self) -> bool:
@@ -55,23 +55,33 @@ class Scheduling:
             return max(0.0, self.leader.ask_at - time.monotonic())
         if time.monotonic() >= self._replan_at:
             self._replan()
+        if time.monotonic() >= self._look_at:
+            coming = next_schedule(using=self.session)
+            if coming.waits or (coming.seconds is not None and coming.seconds <= 0):
+                if not self._pass():
+                    return 0.0
+                coming = next_schedule(using=self.session)
+            self._look_at = time.monotonic() + self._wait(coming)
+        return max(0.0, min(self._look_at, self.leader.ask_at) - time.monotonic())
+
+    def _pass(self) -> bool:
+        """Create everything that is due; False when the lead was lost before the end."""
         after: tuple[datetime, UUID] | None = BEGINNING
         while after is not None:
             if not self.leads:
-                return 0.0
+                return False
             after = self._page(after).after
             self._keep()
-        return self._wait()
+        return True
 
-    def _wait(self) -> float:
-        coming = next_schedule(using=self.session)
+    def _wait(self, coming: Coming) -> float:
         wait = LONGEST_WAIT if coming.seconds is None else min(coming.seconds, LONGEST_WAIT)
         if wait < -WHILE_HELD:
             # It was due at the look before, too: somebody holds it, or it is avoided for a while.
             wait = WHILE_BUFFERED if self._avoided else WHILE_HELD
         if coming.waits:
             wait = min(wait, WHILE_BUFFERED)
-        return max(0.0, min(wait, self.leader.ask_at - time.monotonic()))
+        return max(0.0, wait)
 
     def _page(self, after: tuple[datetime, UUID]) -> Ticked:
         now = time.monotonic()
@@ -100,14 +110,15 @@ class Scheduling:
     def _replan(self) -> None:
         planned = replan(using=self.session)
         if planned:
+            self._look_at = 0.0
             telemetry.emit("schedule.replanned", count=planned)
         self._replan_at = time.monotonic() + (0.0 if planned >= PAGE else REPLAN_SECONDS)
 
     def _keep(self) -> None:
         try:
             if self.leader.keep():
-                # Its predecessor may know other rules.
-                self._replan_at = 0.0
+                # Its predecessor may know other rules, and may have left anything undone.
+                self._replan_at = self._look_at = 0.0
         except ONLY_SLOW:
             # Somebody holds the row. It is asked for again in a moment, and the rest goes on meanwhile.
             self.leader.ask_at = time.monotonic() + min(1.0, self.leader.lease_seconds / 10)

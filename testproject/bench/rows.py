@@ -21,6 +21,7 @@ FAMILIES = (
     "idle",
     "waiting",
     "plain_cost",
+    "schedules",
 )
 
 

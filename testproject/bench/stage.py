@@ -24,6 +24,7 @@ from testproject.bench.jobs import QUEUE
 TABLES = (
     "job", "job_payload", "job_state", "idempotency", "execution", "job_event", "job_counter", "queue_sample",
     "worker", "leader", "pause", "queue_priority", "run_group", "job_dependency", "deferred_reference", "unresolved",
+    "schedule", "schedule_run",
 )  # fmt: skip
 DROP_TRIES = 60
 DAY = date(2026, 11, 1)
