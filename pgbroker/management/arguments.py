@@ -214,10 +214,17 @@ class Arguments:
 
     def job_id(self, name: str) -> UUID | None:
         """Return one id of a job."""
+        return self._id(name, "a job")
+
+    def schedule_id(self, name: str) -> UUID | None:
+        """Return one id of a schedule."""
+        return self._id(name, "a schedule")
+
+    def _id(self, name: str, of: str) -> UUID | None:
         try:
             return self._read(name, lambda _, value: UUID(str(value)), None)
         except ValueError:
-            self.wrong(self._flag(name), f"is {self.given[name]!r}, not a job's id", "Give a UUID.")
+            self.wrong(self._flag(name), f"is {self.given[name]!r}, not {of}'s id", "Give a UUID.")
             return None
 
     def ids(self, name: str = "ids") -> list[UUID]:
