@@ -22,6 +22,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
 from pgbroker import control, fleet_admin, group_admin, reports  # noqa: F401 - these two register what else there is
+from pgbroker import control, reports, schedule_admin  # noqa: F401 - it registers the schedules
 from pgbroker.changelists import (
     ByQueue,
     ByStatus,

@@ -246,13 +246,25 @@ def _of_jobs(said: Definition) -> Iterator[Trouble]:
         for name, cure in NOT_OF_A_TEMPLATE.items():
             if entry.get(name) is not None:
                 yield Trouble("template", f"{where} says {name}", cure)
-        if _has_no_json(entry):
-            yield Trouble("template", f"{where} has a number that JSON does not know", "Leave it out.")
+        if (unwritable := _unwritable(entry)) is not None:
+            yield Trouble("template", f"{where} has {unwritable}", "Leave it out.")
+    if (unwritable := _unwritable(said.group)) is not None:
+        yield Trouble("template", f"the group has {unwritable}", "Leave it out.")
 
 
-def _has_no_json(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, Mapping):
-        return any(map(_has_no_json, value.values()))
-    return isinstance(value, list) and any(map(_has_no_json, value))
+def _unwritable(value: Any) -> str | None:
+    """Say what in a value the database cannot keep as JSON, None when it can."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "a number that JSON does not know"
+        case str() if not _is_text(value):
+            return "text with a NUL or half a character"
+        case Mapping():
+            return next(filter(None, map(_unwritable, (*value.keys(), *value.values()))), None)
+        case list():
+            return next(filter(None, map(_unwritable, value)), None)
+    return None
+
+
+def _is_text(value: str) -> bool:
+    return "\x00" not in value and not any("\ud800" <= each <= "\udfff" for each in value)
