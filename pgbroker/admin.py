@@ -21,8 +21,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
-from pgbroker import control, fleet_admin, group_admin, reports  # noqa: F401 - these two register what else there is
-from pgbroker import control, reports, schedule_admin  # noqa: F401 - it registers the schedules
+from pgbroker import (  # noqa: F401 - the three admins register what else there is
+    control,
+    fleet_admin,
+    group_admin,
+    reports,
+    schedule_admin,
+)
 from pgbroker.changelists import (
     ByQueue,
     ByStatus,

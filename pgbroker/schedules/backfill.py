@@ -10,8 +10,8 @@ from django.db import transaction
 from pgbroker.errors import InvalidOption
 from pgbroker.lifecycle.dispatch import Occurrence
 from pgbroker.lifecycle.schedule import ScheduleLine, list_schedule_runs
-from pgbroker.options import instant, whole
 from pgbroker.policy.cron import Cron, Tick
+from pgbroker.policy.values import instant, whole
 from pgbroker.schedules.definition import Definition
 from pgbroker.schedules.held import create, held
 from pgbroker.schedules.look import ScheduleKey, alias_of, as_tenant_of, get_schedule

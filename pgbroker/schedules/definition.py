@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from pgbroker.errors import CronNeverFires, InvalidCron, InvalidOption, InvalidTimeZone, PgBrokerError
 from pgbroker.lifecycle.schedule import ScheduleLine
-from pgbroker.options import instant
 from pgbroker.policy import misfire, overlap
 from pgbroker.policy.cron import Ambiguous, Cron, Nonexistent, parse
+from pgbroker.policy.values import instant
 
 LONGEST_NAME = 200
 LONGEST_JITTER = timedelta(days=1)

@@ -10,8 +10,8 @@ from pgbroker.conf import settings
 from pgbroker.errors import InvalidSchedule, ScheduleNotFound
 from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, list_schedule_runs
 from pgbroker.lifecycle.schedule import list_schedules as listing
-from pgbroker.options import instant, whole
 from pgbroker.policy.cron import Tick
+from pgbroker.policy.values import instant, whole
 from pgbroker.schedules.definition import Definition, troubles_of
 from pgbroker.tenancy import tenant_context
 

@@ -16,7 +16,7 @@ from pgbroker.ids import new_id
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.dispatch import Occurrence
 from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, check_template, save_schedule
-from pgbroker.options import duration, instant
+from pgbroker.policy.values import duration, instant
 from pgbroker.registry import names
 from pgbroker.schedules.backfill import Backfill, BackfillTick, backfill
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
