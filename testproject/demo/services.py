@@ -1,4 +1,4 @@
-"""The demo's two kinds of children, a web server and workers, and the port of the first."""
+"""The demo's kinds of children, a web server, workers and a scheduler, and the port of the first."""
 
 from __future__ import annotations
 
@@ -71,7 +71,13 @@ def _is_free(port: int) -> bool:
 
 def start_web(children: Children, port: int) -> None:
     """Start the web server; returns when it answers. Raises `DemoFailed`."""
-    child = children.start("web", "runserver", "--noreload", f"127.0.0.1:{port}")
+    child = children.start(
+        "web",
+        "runserver",
+        "--noreload",
+        f"127.0.0.1:{port}",
+        DJANGO_SETTINGS_MODULE="testproject.demo.web_settings",
+    )
     deadline = time.monotonic() + WEB_SECONDS
     while not _answers(f"http://127.0.0.1:{port}/admin/login/"):
         if child.ended() is not None or time.monotonic() > deadline:
@@ -97,3 +103,8 @@ def start_worker(children: Children, number: int) -> None:
         f"--shutdown-timeout={DRAIN_SECONDS}",
         DJANGO_SETTINGS_MODULE="testproject.demo.settings",
     )
+
+
+def start_scheduler(children: Children) -> None:
+    """Start what creates the jobs of the timetable."""
+    children.start("scheduler", "broker_scheduler", DJANGO_SETTINGS_MODULE="testproject.demo.settings")

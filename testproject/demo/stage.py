@@ -1,4 +1,4 @@
-"""The demo in its order: a schema, workers, a web server, the load, the summary; and then it stays."""
+"""The demo in its order: a schema, workers, a scheduler, a web server, the load, the summary; and then it stays."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from testproject.airports import jobs
-from testproject.demo import database, report
+from testproject.demo import database, report, timetable
 from testproject.demo.batch import Batch, Task
 from testproject.demo.load import TENANTS, AirportsLoad, enqueue_nothing
 from testproject.demo.processes import Children, DemoFailed
 from testproject.demo.progress import Progress
-from testproject.demo.services import reserved_port, start_web, start_worker
+from testproject.demo.services import reserved_port, start_scheduler, start_web, start_worker
 
 if TYPE_CHECKING:
     from testproject.demo.__main__ import Choices
@@ -32,6 +32,7 @@ def run(choices: Choices, children: Children) -> None:
     with reserved_port(choices.port) as port:
         for number in range(1, choices.workers + 1):
             start_worker(children, number)
+        start_scheduler(children)
         start_web(children, port)
         address = f"http://127.0.0.1:{port}/admin/"
         progress.say(f"admin     {address}  user {database.USER}, password {database.make_admin()}")
@@ -47,10 +48,21 @@ def run(choices: Choices, children: Children) -> None:
         progress.say(f'It shows the jobs of one tenant, "{TENANTS[0]}", and what went wrong there is at')
         for what, where in report.failures(TENANTS[0]).items():
             progress.say(f"  {what:<14} {address}{where}")
-        while True:
-            for sentence in children.look_after():
-                progress.say(sentence)
-            time.sleep(LOOK_SECONDS)
+        stay(children, progress)
+
+
+def stay(children: Children, progress: Progress) -> None:
+    """Tell of the timetable, and of what it fires, until Ctrl-C."""
+    progress.say("\nThe timetable, and when it fires next:")
+    for line in timetable.coming():
+        progress.say(f"  {line}")
+    if (told := timetable.refresh_now()) is not None:
+        progress.say(told)
+    fired = timetable.Fired()
+    while True:
+        for sentence in (*children.look_after(), *fired.look()):
+            progress.say(sentence)
+        time.sleep(LOOK_SECONDS)
 
 
 def work(size: int, watcher: Watcher, progress: Progress) -> None:
