@@ -87,7 +87,7 @@ class Cron:
         return self._forward(*self._bounded(_floor(after) + 1, _floor(until)), skip)
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Count the ticks later than *after* up to *until*, in steps of a day and without making them."""
+        """Count the ticks later than *after* up to *until*. The work grows with the days, not with the ticks."""
         first, last = self._bounded(_floor(after) + 1, _floor(until))
         counted = 0
         for day in self._days_from(first // DAY):
@@ -174,6 +174,9 @@ class Cron:
         moved: _Stretch | None = None
         for reading in clock.readings(self.zone, day, self.once_within, self.moved_within):
             if isinstance(reading, Gap):
+                if moved is not None:
+                    yield moved
+                    moved = None
                 skipped = next((each for span in reading.missing for each in self._matching(*span)), None)
                 if skipped is not None:
                     wall = skipped[0] + self.expression.times.at(skipped[1])

@@ -133,6 +133,7 @@ BUSY = [
     ("*/5 * * * *", of_times(range(0, 60, 5), range(24), starred=True)),
     ("45 */2 * * *", of_times([45], range(0, 24, 2), starred=True)),
     ("7-59/9 0-23 * * *", of_times(range(7, 60, 9), range(24), starred=False)),
+    ("30 13,17 * * *", of_times([30], [13, 17], starred=False)),
     ("0,1,30 0,1,2,3,4,22,23 * * *", of_times([0, 1, 30], [0, 1, 2, 3, 4, 22, 23], starred=False)),
 ]
 RULES = [("auto", "auto"), ("once", "skip"), ("twice", "next_valid"), ("once", "next_valid")]
