@@ -11,9 +11,10 @@ from pgbroker import payload
 from pgbroker.correlation import DEFAULT_TENANT
 from pgbroker.errors import DuplicateSchedule, InvalidOption, InvalidSchedule
 from pgbroker.policy.misfire import Policy as MisfirePolicy
+from pgbroker.references import CallRef, Reference
 from pgbroker.registry import Call, JobTask
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
-from pgbroker.shared_rows import shared_of
+from pgbroker.shared_rows import database_of, shared_of
 from pgbroker.tenancy import checked_tenant
 
 
@@ -37,7 +38,7 @@ class Declared:
     @property
     def database(self) -> str:
         """The alias that its jobs are stored in."""
-        return shared_of(self.calls[0].task, using=None).database
+        return database_of(self.calls[0].task)
 
     @property
     def definition(self) -> Definition:
@@ -160,49 +161,46 @@ def _place(declared: Declared) -> tuple[Any, ...]:
 
 # ------------------------------------------------------------------ entries of a template
 
+# Stands for the run group that each tick opens, whose name is not known yet.
+_OWN_GROUP = "of the tick"
+
 
 def _entries(calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
     """Write each call as the database takes it, without what belongs to one moment; names join those of a group."""
-    names = {id(call): _name_of(call, place) for place, call in enumerate(calls, 1)}
+    grouped = len(calls) > 1
+    known = {id(call): _name_of(call, place) for place, call in enumerate(calls, 1)}
     for call in calls:
-        shared = shared_of(call.task, using=None)
+        shared = shared_of(call.task, using=None, group=_OWN_GROUP if grouped else None)
         envelope, _, _ = payload.encode(
             shared.signature, call.args, call.kwargs, limit_bytes=shared.limit_bytes
         )
         entry: dict[str, Any] = {**shared.row, "args": envelope}
+        entry.pop("group", None)
         if shared.correlation_id is not None:
             entry["correlation_id"] = shared.correlation_id
-        if len(calls) > 1:
-            entry["name"] = names[id(call)]
-            entry |= _links(call, names)
+        if grouped:
+            entry["name"] = known[id(call)]
+        if wanted := call.task.call_options.depends_on:
+            entry["depends_on"] = [_reference(each, known) for each in wanted]
+            if call.task.call_options.on_failure is not None:
+                entry["on_failure"] = call.task.call_options.on_failure
         yield entry
 
 
 def _name_of(call: Call, place: int) -> str:
-    given: str | None = getattr(call.task.call_options, "name", None)
-    return given or f"{call.task.func.__name__}-{place}"
+    return call.task.call_options.name or f"{call.task.func.__name__}-{place}"
 
 
-def _links(call: Call, names: Mapping[int, str]) -> dict[str, Any]:
-    """Write what a call waits for by the names that its prerequisites have in the group."""
-    options: Any = call.task.call_options
-    if not (wanted := getattr(options, "depends_on", None)):
-        return {}
-    links: dict[str, Any] = {"depends_on": [_reference(each, names) for each in wanted]}
-    if options.on_failure is not None:
-        links["on_failure"] = options.on_failure
-    return links
-
-
-def _reference(reference: Any, names: Mapping[int, str]) -> Any:
-    if isinstance(reference, str) and reference in names.values():
+def _reference(reference: Reference, known: Mapping[int, str]) -> str:
+    """Return the name that a prerequisite has in the group; raises `InvalidOption` for what is not of it."""
+    if isinstance(reference, CallRef) and id(reference.call) in known:
+        return known[id(reference.call)]
+    if isinstance(reference, str) and reference in known.values():
         return reference
-    if (call := getattr(reference, "call", None)) is not None and id(call) in names:
-        return names[id(call)]
     raise InvalidOption(
         "depends_on",
-        f"names {reference!r}, which is none of this schedule's jobs",
-        "Each tick is a run group of its own: its jobs wait for each other alone.",
+        f"has {reference!r}, which is none of this schedule's jobs",
+        "Each tick is a run group of its own: give another call of the same list, or its name.",
     )
 
 

@@ -247,3 +247,37 @@ def test_arguments_are_checked_when_they_are_stored():
 
     with pytest.raises(InvalidArgument):
         _ = declared.definition
+
+
+def test_a_list_of_calls_that_wait_for_each_other_is_a_run_group_each_time():
+    extract = nothing.bind()
+    load = nothing.options(name="load", depends_on=[extract], on_failure="ignore").bind()
+    tell = nothing.options(depends_on=["load"]).bind()
+    declare("refresh", [extract, load, tell], group={"tolerate_count": 1})
+
+    assert sync(using="default").created == ["refresh"]
+
+    line = operate.get_schedule("refresh")
+    assert [
+        (each["name"], each.get("depends_on"), each.get("on_failure")) for each in line.template["jobs"]
+    ] == [
+        ("nothing-1", None, None),
+        ("load", ["nothing-1"], "ignore"),
+        ("nothing-3", ["load"], None),
+    ]
+    run = operate.run_now("refresh")
+    assert run.run_group_id is not None
+    assert len(jobs()) == 3
+    assert drift(using="default") == []
+
+
+@pytest.mark.parametrize(
+    "prerequisite", [nothing.bind(), "elsewhere", ("group", "name")], ids=["call", "name", "pair"]
+)
+def test_what_waits_for_a_job_of_something_else_is_told(prerequisite):
+    declare("refresh", [nothing.bind(), nothing.options(depends_on=[prerequisite]).bind()])
+
+    (left,) = sync(using="default").left
+
+    assert left.what == "invalid"
+    assert "none of this schedule's jobs" in left.detail
