@@ -1,0 +1,102 @@
+"""What Prometheus is told of schedules, and probes of a scheduler."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pgbroker import telemetry
+from pgbroker.lifecycle.dispatch import dispatch
+from pgbroker.lifecycle.take_due import take_due
+from pgbroker.metrics import catalogue
+from pgbroker.metrics.schedules import ScheduleCounts
+from pgbroker.runtime.health import SchedulerHealth
+from pgbroker.runtime.scheduler import Scheduler, SchedulerOptions
+from pgbroker.schedules.decide import decide
+from pgbroker.schedules.tick import tick
+from pgbroker.worker import answering_scheduler
+from tests.support.schedules import EVERY_MINUTE, entry, make, set_row, stopped
+from tests.support.scraping import get
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def counts():
+    counts = ScheduleCounts()
+    unsubscribe = telemetry.subscribe(counts.listen, wants=counts.wants)
+    yield counts
+    unsubscribe()
+
+
+def read(counts: ScheduleCounts) -> dict[tuple[str, ...], float]:
+    """Return every sample by its name and its labels."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in counts.collect()
+        for sample in family.samples
+    }
+
+
+def test_what_becomes_of_ticks_is_counted_by_state(counts):
+    make("good"), make("bad", jobs=[entry(queue="nowhere")])
+    late = make("late", expression=EVERY_MINUTE, overlap="skip", misfire="catch_up", misfire_count=5)
+    stopped(late, hours=1)
+    make("unreadable", expression="x")
+
+    tick()
+
+    found = read(counts)
+    occurrences = "pgbroker_schedule_occurrences_total"
+    assert found[occurrences, "created"] == 2
+    assert found[occurrences, "failed"] == 1
+    assert found[occurrences, "skipped"] == 4
+    assert found["pgbroker_schedule_misfires_total", "missed"] >= 50
+    assert found["pgbroker_schedule_misfires_total", "late"] == 1
+    assert found["pgbroker_schedules_disabled_total",] == 1
+    assert found["pgbroker_schedule_creation_seconds_count",] == 1
+    assert found["pgbroker_schedule_lateness_seconds_count",] <= 1
+    assert found["pgbroker_scheduler_leads",] == 0
+
+
+def test_what_was_prevented_is_counted_and_what_was_stale_is_not(counts):
+    schedule = make()
+    (due,) = take_due(limit=10)
+    old = decide(due, limit=1)
+    tick()
+    set_row(schedule, watermark=due.watermark, next_run_at=due.next_run_at)
+    tick()
+    dispatch([old])
+
+    found = read(counts)
+    assert found["pgbroker_schedule_occurrences_total", "duplicate"] == 1
+    assert found["pgbroker_schedule_occurrences_total", "created"] == 1
+
+
+def test_only_jobs_of_schedules_count_as_failures_of_schedules(counts):
+    for options in ({"scheduled_for": "2026-01-01T00:00:00+00:00"}, {"timeout": 3}, None):
+        ended = SimpleNamespace(lease=SimpleNamespace(options=options))
+        telemetry.emit("job.gave_up", queue="q", job_type="t", ended=ended)
+
+    assert read(counts)["pgbroker_schedule_jobs_failed_total", "q", "t"] == 1
+
+
+def test_every_family_is_described_and_collected(counts):
+    names = [family.name for family in catalogue.OF_SCHEDULERS]
+
+    assert [family.name for family in counts.describe()] == names
+    assert [family.name for family in counts.collect()] == names
+
+
+def test_a_scheduler_answers_prometheus_and_probes():
+    scheduler = Scheduler(SchedulerOptions(metrics_port=0))
+    health = SchedulerHealth(scheduler, facts={"database": "d"})
+
+    with answering_scheduler(scheduler, facts={"database": "d"}) as port:
+        text = get(f"{port.url}/metrics").text
+
+    assert "pgbroker_scheduler_leads 0.0" in text
+    assert health.live().holds
+    assert not health.ready().holds
+    assert "leads: no" in health.report(health.live())
