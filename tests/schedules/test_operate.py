@@ -189,6 +189,7 @@ def test_b156_two_runs_now_and_the_tick_are_three_jobs_and_the_next_tick_stays()
     one, two = operate.run_now("nightly"), operate.run_now(schedule.id)
 
     assert one.state == two.state == "created"
+    assert timedelta(0) <= now() - one.scheduled_for < timedelta(minutes=1)
     assert [run.kind for run in runs(schedule)] == ["run_now", "run_now"]
     assert row(schedule).next_run_at == before
     set_row(schedule, watermark=minute(1), next_run_at=minute())
@@ -246,6 +247,7 @@ def test_a_paused_schedule_creates_nothing_and_misses_nothing():
 
     assert (line.state, line.paused_at, line.paused_by) == ("active", None, "")
     assert timedelta(0) < line.next_run_at - line.now <= timedelta(minutes=1)
+    assert line.watermark > line.now - timedelta(minutes=1), "what came meanwhile would be missed"
     assert (tick().seen, runs(schedule)) == (0, [])
 
 

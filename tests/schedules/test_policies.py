@@ -116,7 +116,8 @@ def test_catching_up_with_all_of_90_days_keeps_memory_flat_and_others_on_time():
 
 def test_b074_a_look_that_comes_late_skips_no_tick():
     """Within the grace, whatever the policy is: a scheduler that stood still for five seconds, say."""
-    schedule = make(due=False, misfire="skip", zone_rules=zones.load("UTC").fingerprint)
+    rules = zones.load("UTC").fingerprint
+    schedule = make(due=False, expression="0 0 29 2 *", misfire="skip", zone_rules=rules)
     due = now() - timedelta(seconds=5)
     set_row(schedule, watermark=due - timedelta(seconds=1), next_run_at=due)
 
@@ -358,6 +359,19 @@ def test_a_tick_that_the_new_rules_put_into_the_past_is_due_at_once():
     tick()
 
     assert states(schedule) == ["created"]
+
+
+def test_an_instant_that_the_rules_of_today_do_not_have_is_no_tick():
+    """It came due before anybody had planned it anew."""
+    schedule = make(due=False, expression="0 0 29 2 *", zone_rules="of last year")
+    set_row(schedule, watermark=now() - timedelta(hours=1), next_run_at=now() - timedelta(seconds=5))
+
+    tick()
+
+    assert runs(schedule) == []
+    after = row(schedule)
+    assert (after.next_run_at.month, after.next_run_at.day) == (2, 29)
+    assert after.zone_rules == zones.load("UTC").fingerprint
 
 
 def test_a_zone_that_there_is_no_more_is_left_for_its_tick():
