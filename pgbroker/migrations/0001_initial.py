@@ -100,6 +100,17 @@ class Migration(migrations.Migration):
                     },
                 ),
                 migrations.CreateModel(
+                    name="GraphTurn",
+                    fields=[
+                        ("tenant_id", models.CharField(max_length=63, primary_key=True, serialize=False)),
+                        ("number", models.BigIntegerField(default=1)),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."graph_turn',
+                        "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
                     name="Idempotency",
                     fields=[
                         (

@@ -151,3 +151,19 @@ class EdgeCheck(models.Model):
 
     def __str__(self) -> str:
         return str(self.transaction_id)
+
+
+class GraphTurn(models.Model):
+    """How often turns were taken in adding what could close a cycle of a tenant."""
+
+    tenant_id = models.CharField(primary_key=True, max_length=63)
+    number = models.BigIntegerField(default=1)
+
+    objects: ClassVar[TenantManager["GraphTurn"]] = TenantManager()
+
+    class Meta:
+        db_table = 'pgbroker"."graph_turn'
+        base_manager_name = "objects"
+
+    def __str__(self) -> str:
+        return self.tenant_id

@@ -19,7 +19,17 @@ from pgbroker.lifecycle.settle import settle
 from pgbroker.models import DeferredReference, Job, JobDependency, JobState, RunGroup, Unresolved
 from pgbroker.states import GroupState, Status
 from pgbroker.tenancy import scope_all
-from tests.support.jobs import TYPE, claim_many, completed, failed, guards_off, queue_id, snoozed, type_id
+from tests.support.jobs import (
+    TYPE,
+    WORKER,
+    claim_many,
+    completed,
+    failed,
+    guards_off,
+    queue_id,
+    snoozed,
+    type_id,
+)
 
 COMPLETED, FAILED, DEAD, CANCELLED = Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED
 READY, WAITING, SCHEDULED, BLOCKED = Status.READY, Status.WAITING, Status.SCHEDULED, Status.BLOCKED
@@ -205,9 +215,9 @@ def run(*job_ids: UUID, how: Status = COMPLETED) -> None:
     assert {answer.status for answer in settle(outcomes)} == {how}
 
 
-def claim(*job_ids: UUID) -> list[Lease]:
+def claim(*job_ids: UUID, worker_id: UUID = WORKER) -> list[Lease]:
     """Claim these jobs, which must be ready, in the order asked for; others that are ready stay so."""
-    leases = {lease.job_id: lease for lease in claim_many(1000)}
+    leases = {lease.job_id: lease for lease in claim_many(1000, worker_id=worker_id)}
     assert set(job_ids) <= set(leases), "not ready"
     release([(lease, None) for job_id, lease in leases.items() if job_id not in job_ids], code="drain")
     return [leases[job_id] for job_id in job_ids]

@@ -359,6 +359,14 @@ create table pgbroker.edge_check (
     constraint edge_check_pkey primary key (transaction_id, id)
 ) with (autovacuum_vacuum_threshold = 500);
 
+-- Counts the turns that were taken in adding what could close a cycle: whoever has an old snapshot learns from it that
+-- there are edges that it does not see.
+create table pgbroker.graph_turn (
+    tenant_id text collate "C" not null,
+    number bigint not null default 1,
+    constraint graph_turn_pkey primary key (tenant_id)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
+
 -- ---------------------------------------------------------------- schedules
 
 -- When jobs are created again and again. template: {"jobs": [an entry of enqueue_many_1, ...], "group": {options of

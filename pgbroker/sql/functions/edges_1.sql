@@ -157,6 +157,7 @@ declare
     scope_before constant text := coalesce(current_setting('pgbroker.scope', true), '');
     tenant_before constant text := coalesce(current_setting('pgbroker.tenant_id', true), '');
     prerequisites uuid[];
+    stored uuid[];
 begin
     perform set_config('pgbroker.scope', '', true), set_config('pgbroker.tenant_id', new.tenant_id, true);
     with taken as (
@@ -167,8 +168,22 @@ begin
     )
     select array_agg(distinct id) into prerequisites from taken cross join unnest(taken.prerequisite_ids) as id;
     if prerequisites is not null then
-        perform from pgbroker.job where job.id = any (prerequisites) order by job.id for share;
-        perform from pgbroker.run_group where run_group.id = any (prerequisites) order by run_group.id for share;
+        stored := array(
+            select job.id from pgbroker.job where job.id = any (prerequisites) order by job.id for share
+        ) || array(
+            select run_group.id from pgbroker.run_group where run_group.id = any (prerequisites) order by run_group.id for share
+        );
+        if cardinality(stored) < cardinality(prerequisites) and exists (
+            select
+            from pgbroker.job_dependency as edge
+            where edge.prerequisite_id = any (array(select id from unnest(prerequisites) as id except select id from unnest(stored) as id))
+              and edge.satisfied_at is null
+              and edge.outcome = 0
+        ) then
+            -- It ended and was purged, all while this was open: how it ended, nobody knows any more.
+            raise exception 'pgbroker: what a new job waits for was deleted before it was committed'
+                using errcode = 'PB001', hint = 'dependency_not_found';
+        end if;
         perform pgbroker.resolve_1(prerequisites, 500, interval '0', null, true);
     end if;
     perform set_config('pgbroker.scope', scope_before, true), set_config('pgbroker.tenant_id', tenant_before, true);

@@ -39,7 +39,6 @@ declare
     queue_number smallint;
     group_id uuid;
     group_state smallint;
-    group_opened_in bigint;
     outside uuid[];
     -- How deep what an edge waits for is, by the edge; known for jobs that exist.
     depths int[];
@@ -68,15 +67,22 @@ begin
     end if;
 
     if group_name is not null then
-        select run_group.id, run_group.state, run_group.opened_in into group_id, group_state, group_opened_in
+        -- The turn in the graph before the group, as everybody does.
+        if edge_places <> '{}' and exists (
+            select
+            from pgbroker.run_group
+            where run_group.tenant_id = tenant
+              and run_group.name = group_name
+              and run_group.opened_in <> pg_current_xact_id()::text::bigint
+        ) then
+            perform pgbroker.lock_graph_1(tenant);
+        end if;
+        select run_group.id, run_group.state into group_id, group_state
         from pgbroker.run_group
         where run_group.tenant_id = tenant and run_group.name = group_name
         for key share;
         if group_state is distinct from 0 /* open */ then
             return null;
-        end if;
-        if edge_places <> '{}' and group_opened_in <> pg_current_xact_id()::text::bigint then
-            perform pgbroker.lock_graph_1(tenant);
         end if;
         -- What the group waits for, its members wait for; and where others wait for it, a cycle may come of it.
         if exists (select from pgbroker.job_dependency as known where known.dependent_id = group_id and known.satisfied_at is null)

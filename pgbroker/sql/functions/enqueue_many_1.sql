@@ -377,11 +377,13 @@ begin
                   and held.key = entry.idempotency_key
                   and held.job_id = fresh;
             end if;
-            -- Arguments are stored even where the job was not.
-            delete from pgbroker.job_payload as payload
-            where payload.job_id = entry.id
-              and payload.tenant_id = tenant
-              and not exists (select from pgbroker.job where job.id = entry.id);
+            -- Arguments are stored even where a job was not, since its name was taken.
+            if entry.name is not null then
+                delete from pgbroker.job_payload as payload
+                where payload.job_id = entry.id
+                  and payload.tenant_id = tenant
+                  and not exists (select from pgbroker.job where job.id = entry.id);
+            end if;
             return query
                 select
                     entry.ordinal,

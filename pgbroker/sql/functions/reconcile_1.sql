@@ -196,6 +196,7 @@ begin
         continue when not sealed and not deferred.is_over;
         perform set_config('pgbroker.scope', '', true), set_config('pgbroker.tenant_id', deferred.tenant_id, true);
         if pg_try_advisory_xact_lock(hashtextextended('pgbroker.graph ' || deferred.tenant_id, 0)) then
+            perform pgbroker.count_turn_1(deferred.tenant_id);
             -- Whoever holds the job changes it: later.
             perform from pgbroker.job where job.id = deferred.dependent_id for no key update skip locked;
             if found then

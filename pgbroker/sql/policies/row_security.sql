@@ -36,6 +36,7 @@ from unnest(array[
     'pgbroker.edge_check',
     'pgbroker.schedule',
     'pgbroker.schedule_run',
+    'pgbroker.graph_turn',
     'pgbroker.execution',
     'pgbroker.job_event'
 ]) as tables (name);
