@@ -328,6 +328,7 @@ def test_a_mistake_is_told_at_its_field_and_nothing_is_stored(root, typed, field
     assert response.status_code == 200
     errors = response.context["adminform"].form.errors
     assert list(errors) == [field]
+    assert len(errors[field]) == 1
     assert words in " ".join(errors[field])
     assert [each.name for each in operate.list_schedules()] == ["taken"]
 
