@@ -19,7 +19,7 @@ from pgbroker.schedules.tick import PAGE, Ticked, may_be_a_row, replan, tick, ti
 SCHEDULER = "scheduler"
 # Longest waits until the next look: for anything, while an occurrence waits for the end of another one, and while
 # somebody holds what is due. A schedule that was saved meanwhile, with a tick before that, comes that much late.
-LONGEST_WAIT, WHILE_BUFFERED, WHILE_HELD = 5.0, 1.0, 0.25
+LONGEST_WAIT, WHILE_BUFFERED, WHILE_HELD = 2.5, 1.0, 0.25
 # How often is looked for schedules that were planned by other rules of their zone, and a page of these.
 REPLAN_SECONDS = 300.0
 # For how long a schedule is passed over whose row broke a page: the first time, and at most.

@@ -11,6 +11,7 @@ import pytest
 
 from pgbroker.models import Job, Leader, Schedule, ScheduleRun
 from pgbroker.policy.cron import zones
+from pgbroker.runtime.scheduling import LONGEST_WAIT
 from pgbroker.states import Status
 from tests.runtime import handlers
 from tests.runtime.fleet import LEADER, Fleet, WorkerProcess, effects, end_sessions, wait_until
@@ -31,7 +32,8 @@ def one_after_the_other(number: int, **changes) -> list[Schedule]:
     """Make schedules whose ticks come one after the other from now on; then none of them for years."""
     rules = zones.load("UTC").fingerprint
     made = [make(f"s{place:03}", **ONCE_A_YEAR, zone_rules=rules, **changes) for place in range(number)]
-    first = now() + timedelta(seconds=0.5)
+    # Later than the next look of a scheduler that had nothing to do.
+    first = now() + timedelta(seconds=LONGEST_WAIT + 0.5)
     for place, each in enumerate(made):
         set_row(each, watermark=first - timedelta(seconds=1), next_run_at=first + place * APART)
     return made
@@ -121,9 +123,9 @@ def test_a_leader_that_is_asked_to_end_hands_the_lead_over(fleet):
 def test_a_leader_whose_connections_are_ended_goes_on(fleet, superuser):
     (first,) = start(fleet, 1)
     made = one_after_the_other(15)
-    for _ in range(3):
+    for _ in range(8):
         wait_until(lambda: end_sessions(superuser, "pgbroker schedule"), "it is connected", of=first)
-        time.sleep(0.3)
+        time.sleep(0.5)
 
     check_each_once(made, first, latest=timedelta(seconds=LEADER) + IN_TIME)
 

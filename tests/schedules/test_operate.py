@@ -184,6 +184,7 @@ def test_trying_a_template_leaves_nothing():
 
 def test_b156_two_runs_now_and_the_tick_are_three_jobs_and_the_next_tick_stays():
     schedule = make(due=False)
+    set_row(schedule, watermark=minute(60))
     before = row(schedule).next_run_at
 
     one, two = operate.run_now("nightly"), operate.run_now(schedule.id)
