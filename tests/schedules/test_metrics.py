@@ -53,11 +53,10 @@ def test_what_becomes_of_ticks_is_counted_by_state(counts):
     assert found[occurrences, "failed"] == 1
     assert found[occurrences, "skipped"] == 4
     assert found["pgbroker_schedule_misfires_total", "missed"] >= 50
-    # In the second half of a minute the good one is late as well.
-    assert (
-        found["pgbroker_schedule_misfires_total", "late"] + found["pgbroker_schedule_lateness_seconds_count",]
-        == 2
-    )
+    # In the second half of a minute the good one is late as well, and so is the bad one, which counts then.
+    late_ones = found["pgbroker_schedule_misfires_total", "late"]
+    on_time = found["pgbroker_schedule_lateness_seconds_count",]
+    assert (late_ones, on_time) in {(1, 1), (3, 0)}
     assert found["pgbroker_schedules_disabled_total",] == 1
     assert found["pgbroker_schedule_creation_seconds_count",] == 1
     assert found["pgbroker_scheduler_leads",] == 0
