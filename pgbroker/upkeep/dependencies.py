@@ -9,8 +9,8 @@ from pgbroker.upkeep.duty import Duty, Round
 RECONCILE_SECONDS = 300.0
 # When to look again at a dependent that somebody holds.
 HELD_SECONDS = 0.2
-# An edge costs a tenth of what a page counts on for a row.
-PAGES = 4
+# An edge costs a tenth of what a page counts on for a row, and many dependents wait for as many statements.
+PAGES = 10
 
 
 class Resolve(Duty):
