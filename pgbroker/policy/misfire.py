@@ -76,7 +76,7 @@ def recover(
     assert limit >= 1
     assert timedelta(0) <= grace <= timedelta(hours=1)
     oldest = max(watermark, now - LONGEST_STOP)
-    due = cron.count(oldest, now) if oldest < now else 0
+    due = cron.count(oldest, now)
     if not due:
         return Recovery((), 0, watermark)
     match misfire.policy:

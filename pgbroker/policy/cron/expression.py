@@ -89,7 +89,7 @@ def _split(text: str) -> list[Written]:
     if found and found[0][0].startswith("@"):
         return _nickname(text, found)
     if len(found) != len(FIELDS):
-        trouble = f"has {len(found)} fields, and five are needed" if found else "is empty"
+        trouble = f"does not have five fields but {len(found)}" if found else "is empty"
         cure = (
             "There are no fields for seconds or years: leave them out."
             if len(found) > len(FIELDS)

@@ -118,9 +118,8 @@ class Cron:
             if day - fired > HORIZON_DAYS or day > last // DAY:
                 return
             for stretch in self._stretches(day):
+                fired = day
                 begin, beyond = stretch.within(first, last)
-                if begin < beyond:
-                    fired = day
                 skipped = min(skip, beyond - begin)
                 skip -= skipped
                 for index in range(begin + skipped, beyond):
@@ -132,9 +131,9 @@ class Cron:
             if fired - day > HORIZON_DAYS or day < first // DAY:
                 return
             for stretch in reversed(list(self._stretches(day))):
+                fired = day
                 begin, beyond = stretch.within(first, last)
                 for index in range(beyond - 1, begin - 1, -1):
-                    fired = day
                     yield self._tick(stretch, index)
 
     def _bounded(self, first: int | None, last: int | None) -> tuple[int, int]:
