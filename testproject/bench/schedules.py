@@ -20,6 +20,7 @@ from pgbroker.lifecycle.take_due import BEGINNING, take_due
 from pgbroker.policy.cron import zones
 from pgbroker.registry import Call
 from pgbroker.runtime.scheduler import Scheduler, SchedulerOptions
+from pgbroker.runtime.scheduling import LONGEST_WAIT
 from pgbroker.schedules.decide import decide
 from pgbroker.schedules.tick import PAGE, tick
 from pgbroker.tenancy import scope_all
@@ -284,7 +285,13 @@ def _lateness(scale: Scale) -> dict[str, Any]:
         worker.wait_until(
             lambda: _ask("select exists (select from pgbroker.leader where duty = 'scheduler')"), [child]
         )
-        _make(count, RARELY, first=timedelta(seconds=2), apart=timedelta(milliseconds=100))
+        # Later than the next look of a scheduler that had nothing to do: what is measured is how it goes on.
+        _make(
+            count,
+            RARELY,
+            first=timedelta(seconds=LONGEST_WAIT + 1),
+            apart=timedelta(milliseconds=100),
+        )
         worker.wait_until(
             lambda: _ask("select count(*) from pgbroker.schedule_run") >= count, [child], pause_seconds=1.0
         )
