@@ -21,7 +21,6 @@ from pgbroker.policy.cron import zones
 from pgbroker.registry import Call
 from pgbroker.runtime.scheduler import Scheduler, SchedulerOptions
 from pgbroker.runtime.scheduling import LONGEST_WAIT
-from pgbroker.runtime.scheduling import LONGEST_WAIT
 from pgbroker.schedules.decide import decide
 from pgbroker.schedules.tick import PAGE, tick
 from pgbroker.tenancy import scope_all
