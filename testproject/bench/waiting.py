@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
-from pgbroker import enqueue_many
+from pgbroker import DeferredRef, enqueue_many
 from pgbroker.ids import new_id
 from pgbroker.registry import Call, JobTask
 from pgbroker.tenancy import scope_all
@@ -80,7 +81,9 @@ def _blocked_head(scale: Scale) -> dict[str, Any]:
             look = stage.notes(count)
             rates[name].append(count / worker.drain(1, look, "--concurrency=8"))
             look.prove_once()
-            assert _ask("select count(*) from pgbroker.job where status in (1, 5)") == (so_many,)
+            assert _ask("select count(*) from pgbroker.job where status in (1, 5)") == (
+                so_many and so_many + 1,
+            )
     stage.empty()
     return _said(
         scale,
@@ -95,9 +98,9 @@ def _blocked_head(scale: Scale) -> dict[str, Any]:
 
 def _hold(count: int) -> None:
     """Make jobs that nobody can run, half of them waiting and half of them blocked, in the queue that is measured."""
-    # In a queue that no worker serves: one stays as it is, the other has gone wrong.
-    elsewhere = jobs.noop_async.using(queue_name="default")
-    alive, gone = _ids([_call(0, elsewhere), _call(0, elsewhere)])
+    # One waits for what never comes, the other has gone wrong.
+    never = jobs.noop_async.options(depends_on=[DeferredRef("never", within=timedelta(days=1))])
+    alive, gone = _ids([_call(0, never), _call(0)])
     with scope_all(), connection.cursor() as cursor:
         cursor.execute(
             "update pgbroker.job set status = 13, finished_at = statement_timestamp() where id = %s", [gone]
