@@ -280,7 +280,7 @@ def test_a_schedule_is_changed_and_keeps_its_name(root):
 
 WRONG = [
     ({"expression": "0 25 * * *"}, "expression", "(hour, column 3)"),
-    ({"expression": "0 2 * * * *"}, "expression", "6 fields"),
+    ({"expression": "0 2 * * * *"}, "expression", "five fields but 6"),
     ({"expression": "0 0 31 2 *"}, "expression", "none of these months"),
     ({"expression": ""}, "expression", "required"),
     ({"expression": "*" * 300}, "expression", "255"),

@@ -113,7 +113,7 @@ def test_a_disabled_one_plans_nothing():
 
 WRONG = [
     ({"expression": "61 * * * *"}, "expression", "61"),
-    ({"expression": "* * * * * *"}, "expression", "6 fields"),
+    ({"expression": "* * * * * *"}, "expression", "five fields but 6"),
     ({"expression": "0 0 31 2 *"}, "expression", "none of these months"),
     ({"expression": "0" * 300}, "expression", "300 characters"),
     ({"time_zone": "Africa/Johanesburg"}, "time_zone", "Africa/Johanesburg"),
