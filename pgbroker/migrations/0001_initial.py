@@ -26,6 +26,7 @@ class Migration(migrations.Migration):
                 RunFile("sql/functions/enqueue_values_1.sql"),
                 RunFile("sql/functions/enqueue_references_1.sql"),
                 RunFile("sql/functions/enqueue_entries_1.sql"),
+                RunFile("sql/functions/look_ups_1.sql"),
                 RunFile("sql/functions/enqueue_links_1.sql"),
                 RunFile("sql/functions/enqueue_steps_1.sql"),
                 RunFile("sql/functions/enqueue_keys_1.sql"),
@@ -237,17 +238,7 @@ class Migration(migrations.Migration):
                 migrations.CreateModel(
                     name="JobDependency",
                     fields=[
-                        (
-                            "pk",
-                            models.CompositePrimaryKey(
-                                "dependent_id",
-                                "prerequisite_id",
-                                blank=True,
-                                editable=False,
-                                primary_key=True,
-                                serialize=False,
-                            ),
-                        ),
+                        ("id", models.BigAutoField(primary_key=True, serialize=False)),
                         ("dependent_id", models.UUIDField()),
                         ("prerequisite_id", models.UUIDField()),
                         (

@@ -68,7 +68,7 @@ class JobDependency(models.Model):
         GROUP_ON_JOB = 2
         GROUP_ON_GROUP = 3
 
-    pk = models.CompositePrimaryKey("dependent_id", "prerequisite_id")
+    id = models.BigAutoField(primary_key=True)
     dependent_id = models.UUIDField()
     prerequisite_id = models.UUIDField()
     kind = models.SmallIntegerField(choices=Kind.choices)

@@ -83,11 +83,9 @@ ended as materialized (
         pgbroker.is_held_1(id) as waits,
         (
             select edge.prerequisite_id
-            from pgbroker.job_dependency as edge
+            from pgbroker.open_edges_of_1(judged.id) as edge
             cross join lateral pgbroker.prerequisites_1(array[edge.prerequisite_id]) as prerequisite
-            where edge.dependent_id = judged.id
-              and edge.satisfied_at is null
-              and edge.outcome > 0
+            where edge.outcome > 0
               and prerequisite.outcome > 10
               and edge.prerequisite_id not in (select locked.id from locked where locked.id = any (%(job_ids)s::uuid[]))
             limit 1

@@ -209,7 +209,8 @@ create table pgbroker.job_state (
 create function pgbroker.job_state_of_own_job_1() returns trigger
 language plpgsql as $function$
 begin
-    if not exists (select from pgbroker.job where job.id = new.job_id and job.tenant_id = new.tenant_id) then
+    -- The tenant as a value: as a way in it would read all of its jobs, where statistics say that there are none.
+    if not exists (select from pgbroker.job where job.id = new.job_id and (job.tenant_id = new.tenant_id) is true) then
         raise exception 'pgbroker: tenant % has no job % to give a reason for', new.tenant_id, new.job_id
             using errcode = 'PB002', hint = 'A reason is written by the verb that ends the job.';
     end if;
@@ -294,6 +295,7 @@ create index run_group_tenant on pgbroker.run_group (tenant_id, created_at);
 -- It holds its dependent back while satisfied_at is null. outcome is 0 while the prerequisite lives, then how that
 -- ended: kept here, so that nothing hangs on its row any more.
 create table pgbroker.job_dependency (
+    id bigint generated always as identity,
     dependent_id uuid not null,
     prerequisite_id uuid not null,
     kind smallint not null,
@@ -304,7 +306,7 @@ create table pgbroker.job_dependency (
     satisfied_at timestamptz,
     level int not null default 1,
     created_at timestamptz not null default statement_timestamp(),
-    constraint job_dependency_pkey primary key (dependent_id, prerequisite_id),
+    constraint job_dependency_pkey primary key (id),
     constraint job_dependency_not_self check (dependent_id <> prerequisite_id),
     constraint job_dependency_valid check (
         kind between 0 and 3
@@ -314,7 +316,12 @@ create table pgbroker.job_dependency (
     ),
     constraint job_dependency_satisfied check (satisfied_at is null or outcome > 0)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
-create index job_dependency_open on pgbroker.job_dependency (dependent_id, outcome) where satisfied_at is null;
+-- Each condition that is asked for can be asked of one index alone (look_ups_1): where statistics say that the table is
+-- empty, another one may be read from end to end for every row. So the prerequisite is there as bytes, in the same order,
+-- and what is open is said in other words.
+create unique index job_dependency_edge on pgbroker.job_dependency (dependent_id, uuid_send(prerequisite_id));
+create index job_dependency_open on pgbroker.job_dependency (dependent_id, outcome)
+    where coalesce(satisfied_at, 'infinity') = 'infinity';
 create index job_dependency_prerequisite on pgbroker.job_dependency (prerequisite_id, satisfied_at, outcome);
 
 -- What a job waits for that need not exist yet: a group, or a job in one, by name.

@@ -45,7 +45,7 @@ begin
             perform pg_notify('pgbroker', '*resolve');
         end if;
     end if;
-    if exists (select from pgbroker.job_dependency as edge where edge.prerequisite_id = new.id and edge.satisfied_at is null) then
+    if exists (select from pgbroker.open_edges_to_1(new.id)) then
         insert into pgbroker.unresolved (prerequisite_id, tenant_id) values (new.id, new.tenant_id);
         perform pg_notify('pgbroker', '*resolve');
     end if;
@@ -54,9 +54,10 @@ begin
         with stale as (
             update pgbroker.job_dependency as edge
             set outcome = 0
-            where edge.dependent_id = new.id
-              and edge.satisfied_at is null
-              and edge.outcome > 0
+            from pgbroker.open_edges_of_1(new.id) as bad
+            where edge.id = any (array[bad.id])
+              and (edge.satisfied_at is null) is true
+              and bad.outcome > 0
             returning edge.prerequisite_id
         )
         insert into pgbroker.unresolved (prerequisite_id, tenant_id)

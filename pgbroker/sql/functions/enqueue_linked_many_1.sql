@@ -85,23 +85,21 @@ begin
             return null;
         end if;
         -- What the group waits for, its members wait for; and where others wait for it, a cycle may come of it.
-        if exists (select from pgbroker.job_dependency as known where known.dependent_id = group_id and known.satisfied_at is null)
-            or edge_places <> '{}' and exists (
-                select from pgbroker.job_dependency as known where known.prerequisite_id = group_id and known.satisfied_at is null
-            ) then
+        if exists (select from pgbroker.open_edges_of_1(group_id))
+            or edge_places <> '{}' and exists (select from pgbroker.open_edges_to_1(group_id)) then
             return null;
         end if;
     end if;
 
     outside := array(select distinct id from unnest(edge_ids) as id where id is not null);
     if outside <> '{}' then
-        select count(*) into stored from pgbroker.job where job.id = any (outside) and job.tenant_id = tenant;
+        select count(*) into stored from pgbroker.job where job.id = any (outside) and (job.tenant_id = tenant) is true;
         if stored <> cardinality(outside) then
             return null;
         end if;
         depths := array(
             select coalesce(
-                (select known.level from pgbroker.job_dependency as known where known.dependent_id = each.id limit 1),
+                pgbroker.level_of_1(each.id),
                 0
             )
             from unnest(edge_ids) with ordinality as each (id, ordinal)

@@ -46,6 +46,35 @@ begin
 end
 $function$;
 
+-- Find members of groups by their names, group by group: the ids by name_in_group_1. However little the planner knows, no
+-- group is read more than once.
+create function pgbroker.members_1(group_names text[], names text[]) returns jsonb
+language plpgsql stable
+    set enable_seqscan = off
+as $function$
+begin
+    return (
+        select coalesce(jsonb_object_agg(pgbroker.name_in_group_1(asked.group_name, member.name), member.id), '{}')
+        from (
+            select pair.group_name, array_agg(distinct pair.name) as names
+            from unnest(group_names, names) as pair (group_name, name)
+            where pair.group_name is not null and pair.name is not null
+            group by pair.group_name
+        ) as asked
+        cross join lateral pgbroker.group_named_1(
+            coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default'), asked.group_name
+        ) as named
+        cross join lateral (
+            select job.id, job.name
+            from pgbroker.job
+            where job.run_group_id = named.id
+              and job.name = any (asked.names)
+            offset 0
+        ) as member
+    );
+end
+$function$;
+
 -- Read the references of entries, whose groups are known, into edges. An id or a name of another tenant is not found,
 -- in the same words as one that does not exist.
 create function pgbroker.references_1(entries pgbroker.enqueue_entry_1[]) returns pgbroker.edge_1[]
@@ -58,6 +87,7 @@ declare
     -- is not refused; a refused one is there too, since what waits for it is to hear so.
     by_id jsonb;
     by_name jsonb;
+    members jsonb;
 begin
     -- Refused ones too: what depends on them is refused with them. But a name that is taken means who has it.
     select
@@ -71,6 +101,17 @@ begin
         )
     into by_id, by_name
     from unnest(entries) as entry;
+    select pgbroker.members_1(array_agg(said.group_name), array_agg(said.name))
+    into members
+    from (
+        select
+            case jsonb_typeof(reference) when 'string' then entry.group_name else reference ->> 'group' end as group_name,
+            case jsonb_typeof(reference) when 'string' then reference #>> '{}' else reference ->> 'job' end as name
+        from unnest(entries) as entry
+        cross join lateral jsonb_array_elements(entry.depends_on) as given (reference)
+        where entry.outcome is null
+          and entry.depends_on is not null
+    ) as said;
 
     return array(
         select row(
@@ -135,15 +176,8 @@ begin
                     case when inside.ordinal is null and outside.id is null and member.id is null then whole_group.id end as group_id,
                     greatest(entry.level, 1 + case
                         when inside.ordinal is not null then 0
-                        when coalesce(outside.id, member.id) is not null then coalesce(
-                            (
-                                select edge.level
-                                from pgbroker.job_dependency as edge
-                                where edge.dependent_id = existing.id
-                                limit 1
-                            ),
-                            0
-                        )
+                        when coalesce(outside.id, member.id) is not null
+                            then coalesce(pgbroker.level_of_1(existing.id), 0)
                         else coalesce(whole_group.level, 0)
                     end) as own_level,
                     case when missing.so and each.parts ? 'within_seconds' then each.reference ->> 'group' end as deferred_group,
@@ -218,25 +252,16 @@ begin
                 left join lateral (
                     select named_group.id, named_group.level
                 ) as whole_group on not each.parts ? 'job'
-                left join lateral (
-                    select
-                        case when each.bare then entry.run_group_id else named_group.id end as group_id,
-                        case when each.bare then each.reference #>> '{}' else each.reference ->> 'job' end as name
-                    offset 0
-                ) as named on true
-                left join lateral (
-                    select job.id
-                    from pgbroker.job
-                    -- From and to, and in order: then no index will do but the one of names, whatever the statistics.
-                    where inside.ordinal is null
-                      and each.job_id is null
-                      and job.run_group_id >= named.group_id
-                      and job.run_group_id <= named.group_id
-                      and job.name >= named.name
-                      and job.name <= named.name
-                    order by job.run_group_id, job.name
-                    limit 1
-                ) as member on true
+                cross join lateral (
+                    select case
+                        when inside.ordinal is null and each.job_id is null then (
+                            members ->> case
+                                when each.bare then pgbroker.name_in_group_1(entry.group_name, each.reference #>> '{}')
+                                else pgbroker.name_in_group_1(each.reference ->> 'group', each.reference ->> 'job')
+                            end
+                        )::uuid
+                    end as id
+                ) as member
                 -- A column: under a policy "coalesce" is no way into an index, since it might tell of rows it hides.
                 cross join lateral (select coalesce(outside.id, member.id) as id offset 0) as existing
                 cross join lateral (
@@ -263,6 +288,7 @@ as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
     known jsonb;
+    members jsonb;
 begin
     if exists (select from unnest(entries) as entry where entry.group_name is not null and entry.outcome is null) then
         -- A member that waits for something, in a group that others may wait for, may close a cycle with what another
@@ -286,9 +312,7 @@ begin
                 'id', held.id,
                 'open', held.state = 0 /* open */,
                 'level', held.level,
-                'waits', exists (
-                    select from pgbroker.job_dependency as edge where edge.dependent_id = held.id and edge.satisfied_at is null
-                )
+                'waits', exists (select from pgbroker.open_edges_of_1(held.id))
             )
         )
         into known
@@ -302,6 +326,12 @@ begin
             order by run_group.id
             for key share
         ) as held;
+        -- Who has a name that is asked for, by now.
+        members := (
+            select pgbroker.members_1(array_agg(entry.group_name), array_agg(entry.name))
+            from unnest(entries) as entry
+            where entry.outcome is null and entry.name is not null
+        );
         entries := array(
             select case
                 when entry.outcome is not null or entry.group_name is null then entry
@@ -317,10 +347,8 @@ begin
                     ) > 1
                     or exists (
                         select
-                        from pgbroker.job
-                        where job.run_group_id = any (array[(own.said ->> 'id')::uuid])
-                          and job.name = any (array[entry.name])
-                          and job.id <> entry.id
+                        from (select (members ->> pgbroker.name_in_group_1(entry.group_name, entry.name))::uuid as id) as job
+                        where job.id <> entry.id
                           -- Whoever has the entry's key is its answer.
                           and not exists (
                               select
@@ -655,15 +683,11 @@ begin
         edge.kind - 2,
         tenant,
         edge.on_failure,
-        greatest(
-            edge.level,
-            (select own.level from pgbroker.job_dependency as own where own.dependent_id = ids[entry.ordinal] limit 1)
-        )
+        greatest(entry.level, pgbroker.level_of_1(ids[entry.ordinal]))
     from unnest(entries) as entry
-    join pgbroker.job_dependency as edge on edge.dependent_id = any (array[entry.run_group_id])
+    cross join lateral pgbroker.open_edges_of_1(entry.run_group_id) as edge
     where entry.outcome is null
       and entry.run_group_id is not null
-      and edge.satisfied_at is null
       and (ids[entry.ordinal] in (select unnest(made))) is true
     on conflict do nothing;
 
@@ -685,9 +709,8 @@ begin
             array(select distinct coalesce(ids[edge.on_ordinal], edge.prerequisite_id) from unnest(edges) as edge where edge.within is null)
             || array(
                 select edge.prerequisite_id
-                from pgbroker.job_dependency as edge
-                where edge.dependent_id = any (array(select distinct entry.run_group_id from unnest(entries) as entry))
-                  and edge.satisfied_at is null
+                from (select distinct entry.run_group_id from unnest(entries) as entry) as joined_group
+                cross join lateral pgbroker.open_edges_of_1(joined_group.run_group_id) as edge
             )
         ) as prerequisite
         where prerequisite.outcome > 0
@@ -725,9 +748,7 @@ begin
     targets := array(
         select node
         from unnest(nodes) as node
-        where exists (
-            select from pgbroker.job_dependency as edge where edge.prerequisite_id = node and edge.satisfied_at is null offset 0
-        )
+        where exists (select from pgbroker.open_edges_to_1(node) offset 0)
     );
     if targets = '{}' or prerequisites = '{}' then
         return;
@@ -739,15 +760,17 @@ begin
         from reached
         cross join lateral (
             select edge.prerequisite_id as id
-            from pgbroker.job_dependency as edge
-            where edge.dependent_id = any (array[reached.id]) and edge.satisfied_at is null
+            from pgbroker.open_edges_of_1(reached.id) as edge
             union all
             -- A group waits for its members; of these only the ones that wait lead any further, and those that ended
             -- before they ran, since they may come back.
-            select job.id
-            from pgbroker.job
-            where job.run_group_id = any (array[reached.id])
-              and job.status in (1 /* waiting */, 5 /* blocked */, 11 /* failed */, 13 /* cancelled */)
+            select member.id
+            from pgbroker.live_members_1(reached.id) as member
+            where member.status in (1 /* waiting */, 5 /* blocked */)
+            union all
+            select member.id
+            from pgbroker.bad_members_1(reached.id) as member
+            where member.status in (11 /* failed */, 13 /* cancelled */)
             offset 0
         ) as next
     )

@@ -335,7 +335,7 @@ begin
         from pgbroker.job
         join pgbroker.job_payload as payload on payload.job_id = job.id
         where job.id = entry.id
-          and job.tenant_id = tenant;
+          and (job.tenant_id = tenant) is true;
         if same then
             return query select entry.ordinal, entry.id, 'existing'::text, null::text;
         elsif same is not null then

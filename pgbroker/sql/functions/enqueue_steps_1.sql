@@ -9,9 +9,9 @@ create function pgbroker.enqueue_is_delicate_1(entries pgbroker.enqueue_entry_1[
 language sql stable as $function$
     select coalesce(bool_or(asked.replaces), false) or exists (
         select
-        from pgbroker.job_dependency as known
-        where known.prerequisite_id = any (array_agg(distinct asked.run_group_id))
-          and known.satisfied_at is null
+        from unnest(array_agg(distinct asked.run_group_id)) as joined_group (id)
+        cross join lateral pgbroker.open_edges_to_1(joined_group.id)
+        offset 0
     )
     from (
         select entry.on_conflict = 'replace' as replaces, entry.run_group_id

@@ -29,10 +29,8 @@ begin
         where status >= 10
           and exists (
               select
-              from pgbroker.job_dependency as edge
-              where edge.prerequisite_id = any (array[changed.id])
-                and (edge.satisfied_at is null) is true
-                and (edge.outcome < changed.status or edge.outcome > changed.status)
+              from pgbroker.open_edges_to_1(changed.id) as edge
+              where edge.outcome <> changed.status
               -- Keeps it a look-up for each: as a join it may read all the edges there are, time and again.
               offset 0
           )

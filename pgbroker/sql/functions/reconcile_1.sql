@@ -25,7 +25,7 @@ begin
             (
                 select edge.dependent_id
                 from pgbroker.job_dependency as edge
-                where edge.satisfied_at is null and edge.dependent_id > after
+                where coalesce(edge.satisfied_at, 'infinity') = 'infinity' and edge.dependent_id > after
                 order by edge.dependent_id
                 limit most + skip
             )
@@ -45,10 +45,9 @@ begin
     -- dependent is not waited for.
     orphans := array(
         select distinct edge.dependent_id
-        from pgbroker.job_dependency as edge
-        where edge.dependent_id = any (page)
-          and edge.satisfied_at is null
-          and edge.outcome = 0
+        from unnest(page) as waits (id)
+        cross join lateral pgbroker.open_edges_of_1(waits.id) as edge
+        where edge.outcome = 0
           and not exists (select from pgbroker.job where job.id = edge.prerequisite_id offset 0)
           and not exists (select from pgbroker.run_group where run_group.id = edge.prerequisite_id offset 0)
     );
@@ -65,11 +64,13 @@ begin
         update pgbroker.job_dependency as edge
         set outcome = 13 /* cancelled */,
             satisfied_at = case when edge.on_failure = 2 /* ignore */ then statement_timestamp() end
-        where edge.dependent_id = any (orphans)
-          and edge.satisfied_at is null
-          and edge.outcome = 0
-          and not exists (select from pgbroker.job where job.id = edge.prerequisite_id offset 0)
-          and not exists (select from pgbroker.run_group where run_group.id = edge.prerequisite_id offset 0);
+        from unnest(orphans) as orphan (id)
+        cross join lateral pgbroker.open_edges_of_1(orphan.id) as lost
+        where edge.id = any (array[lost.id])
+          and (edge.satisfied_at is null) is true
+          and lost.outcome = 0
+          and not exists (select from pgbroker.job where job.id = lost.prerequisite_id offset 0)
+          and not exists (select from pgbroker.run_group where run_group.id = lost.prerequisite_id offset 0);
         -- A group is not decided about by its edges alone: by what follows.
         repaired := repaired || orphans;
     end if;
@@ -77,12 +78,11 @@ begin
     -- An edge that says of its prerequisite what is not so, and nobody is about to look at it.
     select array_agg(distinct edge.prerequisite_id), array_agg(distinct edge.dependent_id)
     into stale, stuck
-    from pgbroker.job_dependency as edge
+    from unnest(page) as waits (id)
+    cross join lateral pgbroker.open_edges_of_1(waits.id) as edge
     cross join lateral pgbroker.prerequisites_1(array[edge.prerequisite_id]) as prerequisite
-    where edge.dependent_id = any (page)
-      and edge.satisfied_at is null
-      and edge.outcome <> prerequisite.outcome
-      and not exists (select from pgbroker.unresolved where unresolved.prerequisite_id = edge.prerequisite_id);
+    where edge.outcome <> prerequisite.outcome
+      and (edge.prerequisite_id in (select unresolved.prerequisite_id from pgbroker.unresolved)) is not true;
     if stale is not null then
         perform pgbroker.resolve_1(stale, most, interval '0', stuck, false);
         repaired := repaired || stuck;
@@ -113,7 +113,7 @@ begin
         from pgbroker.run_group
         where run_group.id = any (page)
           and run_group.state = 1 /* sealed */
-          and not exists (select from pgbroker.unresolved where unresolved.prerequisite_id = run_group.id)
+          and (run_group.id in (select unresolved.prerequisite_id from pgbroker.unresolved)) is not true
         for no key update skip locked
     );
     if stuck <> '{}' then
@@ -125,14 +125,13 @@ begin
     end if;
     -- A cancel of a group that did not come to its end.
     stuck := array(
-        select job.id
+        select member.id
         from pgbroker.run_group
-        join pgbroker.job on job.run_group_id = run_group.id
+        cross join lateral pgbroker.live_members_1(run_group.id) as member
         where run_group.id = any (page)
           and run_group.state = 1 /* sealed */
           and run_group.cancel_requested_at < statement_timestamp() - interval '1 minute'
-          and job.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */)
-          and job.cancel_requested_at is null
+          and member.cancel_requested_at is null
         limit most
     );
     if stuck <> '{}' then
@@ -149,10 +148,8 @@ language plpgsql stable as $function$
 begin
     return exists (
         select
-        from pgbroker.job_dependency as edge
-        where edge.dependent_id = job
-          and edge.satisfied_at is null
-          and edge.outcome > 0
+        from pgbroker.open_edges_of_1(job) as edge
+        where edge.outcome > 0
           and not pgbroker.is_alive_1(edge.prerequisite_id)
     );
 end
@@ -178,15 +175,23 @@ begin
         select
             each.*,
             run_group.id as group_id,
-            run_group.level as group_level,
             job.id as job_id,
             each.deadline_at <= statement_timestamp() as is_over,
             row_number() over (order by each.id) as place
         from (
             select * from pgbroker.deferred_reference where id > after order by id offset skip limit most
         ) as each
-        left join pgbroker.run_group on run_group.tenant_id = each.tenant_id and run_group.name = each.group_name
-        left join pgbroker.job on each.job_name is not null and job.run_group_id = run_group.id and job.name = each.job_name
+        left join lateral pgbroker.group_named_1(each.tenant_id, each.group_name) as run_group on true
+        left join lateral (
+            select member.id
+            from pgbroker.job as member
+            where member.run_group_id >= run_group.id
+              and member.run_group_id <= run_group.id
+              and member.name >= each.job_name
+              and member.name <= each.job_name
+            order by member.run_group_id, member.name
+            limit 1
+        ) as job on each.job_name is not null
         order by each.id
     loop
         if deferred.place = most then
@@ -314,10 +319,12 @@ begin
     -- One that has come back since is waited for.
     update pgbroker.job_dependency as edge
     set satisfied_at = statement_timestamp()
-    where edge.dependent_id = any (blocked)
-      and edge.satisfied_at is null
-      and edge.outcome > 0
-      and not pgbroker.is_alive_1(edge.prerequisite_id);
+    from unnest(blocked) as stopped (id)
+    cross join lateral pgbroker.open_edges_of_1(stopped.id) as bad
+    where edge.id = any (array[bad.id])
+      and (edge.satisfied_at is null) is true
+      and bad.outcome > 0
+      and not pgbroker.is_alive_1(bad.prerequisite_id);
     delete from pgbroker.job_state
     where job_state.job_id = any (blocked)
       and job_state.reason_code = 'reference_expired';
@@ -351,11 +358,9 @@ begin
     where run_group.id = group_id
       and run_group.state in (0 /* open */, 1 /* sealed */);
     members := array(
-        select job.id
-        from pgbroker.job
-        where job.run_group_id = group_id
-          and job.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */)
-          and job.cancel_requested_at is null
+        select member.id
+        from pgbroker.live_members_1(group_id) as member
+        where member.cancel_requested_at is null
         limit most
     );
     select done.cancelled, done.requested into cancelled, requested from pgbroker.cancel_members_1(members, reason, by) as done;

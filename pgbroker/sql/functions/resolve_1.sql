@@ -19,9 +19,12 @@ language plpgsql volatile as $function$
 declare
     before constant text := coalesce(current_setting('pgbroker.resolving', true), '');
     mine uuid[] := prerequisites;
+    edges bigint[];
     dependents uuid[];
     ended uuid[];
     outcomes smallint[];
+    policies smallint[];
+    falls bigint[];
     lower uuid[];
     above uuid[];
     roots uuid[];
@@ -42,20 +45,16 @@ begin
     perform pgbroker.finish_groups_1(mine, later);
 
     -- An edge that says of its prerequisite what is no longer so.
-    select array_agg(stale.dependent_id), array_agg(stale.prerequisite_id), array_agg(stale.outcome)
-    into dependents, ended, outcomes
+    select array_agg(stale.id), array_agg(stale.dependent_id), array_agg(stale.prerequisite_id), array_agg(stale.outcome), array_agg(stale.on_failure)
+    into edges, dependents, ended, outcomes, policies
     from (
-        select edge.dependent_id, edge.prerequisite_id, prerequisite.outcome
+        select edge.id, edge.dependent_id, edge.prerequisite_id, prerequisite.outcome, edge.on_failure
         from pgbroker.prerequisites_1(mine) as prerequisite
         cross join lateral (
-            select *
-            from pgbroker.job_dependency as edge
-            where edge.prerequisite_id = prerequisite.id
-              and edge.satisfied_at is null
-              and (edge.outcome < prerequisite.outcome or edge.outcome > prerequisite.outcome)
-              and (chosen is null or (edge.dependent_id in (select unnest(chosen))) is true)
-            -- In the order of the one index that will do, whatever the statistics say of the others.
-            order by edge.satisfied_at, edge.outcome
+            select waiting.id, waiting.dependent_id, waiting.prerequisite_id, waiting.on_failure
+            from pgbroker.open_edges_to_1(prerequisite.id) as waiting
+            where waiting.outcome <> prerequisite.outcome
+              and (chosen is null or (waiting.dependent_id in (select unnest(chosen))) is true)
             limit most
         ) as edge
         limit most
@@ -63,9 +62,9 @@ begin
 
     if dependents is not null then
         -- What falls with them, level after level: one statement for all of it, not one for each.
-        select array_agg(falling.dependent_id), array_agg(falling.prerequisite_id), array_agg(falling.root_id)
-        into lower, above, roots
-        from pgbroker.falling_1(dependents, ended, outcomes, most - cardinality(dependents)) as falling;
+        select array_agg(falling.id), array_agg(falling.dependent_id), array_agg(falling.prerequisite_id), array_agg(falling.root_id)
+        into falls, lower, above, roots
+        from pgbroker.falling_1(dependents, ended, outcomes, policies, most - cardinality(dependents)) as falling;
         -- The dependents first, their edges in a later statement: this one's snapshot may miss what another has just
         -- committed, and two prerequisites that end together must not each see the other as unfinished.
         locked := array(
@@ -94,15 +93,14 @@ begin
                     then statement_timestamp()
             end
         from (
-            select * from unnest(dependents, ended, outcomes) as first (dependent_id, prerequisite_id, outcome)
+            select * from unnest(edges, dependents, outcomes) as first (id, dependent_id, outcome)
             union all
-            select fallen.dependent_id, fallen.prerequisite_id, 13 /* cancelled */
-            from unnest(lower, above) as fallen (dependent_id, prerequisite_id)
+            select fallen.id, fallen.dependent_id, 13 /* cancelled */
+            from unnest(falls, lower) as fallen (id, dependent_id)
         ) as stale
-        where edge.dependent_id = any (array[stale.dependent_id])
-          and edge.prerequisite_id = any (array[stale.prerequisite_id])
+        where edge.id = any (array[stale.id])
           and (stale.dependent_id in (select unnest(locked))) is true
-          -- As a value, so that only the primary key is a way in: by the prerequisite each would read all its edges.
+          -- As a value, so that only the primary key is a way in.
           and (edge.satisfied_at is null) is true;
         perform pgbroker.decide_1(locked, lower, roots);
         if lower is not null then
@@ -122,10 +120,8 @@ begin
               and run_group.state = 11 /* failed */
               and not exists (
                   select
-                  from pgbroker.job_dependency as edge
-                  where edge.dependent_id = run_group.id
-                    and edge.satisfied_at is null
-                    and edge.outcome > 0
+                  from pgbroker.open_edges_of_1(run_group.id) as edge
+                  where edge.outcome > 0
                     and edge.on_failure = 0 /* cancel */
               )
             returning run_group.id, run_group.tenant_id
@@ -154,10 +150,8 @@ begin
         where (prerequisite.id in (select unnest(mine))) is not true
            or exists (
                select
-               from pgbroker.job_dependency as edge
-               where edge.prerequisite_id = prerequisite.id
-                 and edge.satisfied_at is null
-                 and (edge.outcome < prerequisite.outcome or edge.outcome > prerequisite.outcome)
+               from pgbroker.open_edges_to_1(prerequisite.id) as edge
+               where edge.outcome <> prerequisite.outcome
                  and (chosen is null or (edge.dependent_id in (select unnest(chosen))) is true)
                offset 0
            );
@@ -187,27 +181,21 @@ $function$;
 -- List the edges by which others fall with these dependents: those to whom a prerequisite that ended badly does the same
 -- as to their prerequisite, cancel, and so on. root_id is the prerequisite at the head. Of edges that are satisfied, or
 -- of a group, nothing falls. Each edge once, at most so many.
-create function pgbroker.falling_1(dependents uuid[], prerequisites uuid[], outcomes smallint[], most int)
-returns table (dependent_id uuid, prerequisite_id uuid, root_id uuid)
+create function pgbroker.falling_1(
+    dependents uuid[], prerequisites uuid[], outcomes smallint[], policies smallint[], most int
+)
+returns table (id bigint, dependent_id uuid, prerequisite_id uuid, root_id uuid)
 language plpgsql stable as $function$
 begin
     if most <= 0 or not exists (select from unnest(outcomes) as outcome where outcome > 10) then
         return;
     end if;
     return query
-        -- Each step is a look-up of its own, in this order, and edges come by the index of their prerequisites alone,
-        -- whatever the statistics.
-        with recursive falling (dependent_id, prerequisite_id, root_id) as (
-            select first.dependent_id, null::uuid, first.prerequisite_id
-            from unnest(dependents, prerequisites, outcomes) as first (dependent_id, prerequisite_id, outcome)
-            cross join lateral (
-                select
-                from pgbroker.job_dependency as known
-                where known.dependent_id = any (array[first.dependent_id])
-                  and known.prerequisite_id = any (array[first.prerequisite_id])
-                  and known.on_failure = 0 /* cancel */
-                offset 0
-            ) as edge
+        -- Each step is a look-up of its own, in this order.
+        with recursive falling (id, dependent_id, prerequisite_id, root_id) as (
+            select null::bigint, first.dependent_id, null::uuid, first.prerequisite_id
+            from unnest(dependents, prerequisites, outcomes, policies)
+                as first (dependent_id, prerequisite_id, outcome, on_failure)
             cross join lateral (
                 select
                 from pgbroker.job
@@ -216,19 +204,16 @@ begin
                 offset 0
             ) as dependent
             where first.outcome > 10
+              and first.on_failure = 0 /* cancel */
             union
-            select edge.dependent_id, edge.prerequisite_id, falling.root_id
+            select edge.id, edge.dependent_id, edge.prerequisite_id, falling.root_id
             from falling
             cross join lateral (
-                select next.dependent_id, next.prerequisite_id
-                from pgbroker.job_dependency as next
-                where next.prerequisite_id >= falling.dependent_id
-                  and next.prerequisite_id <= falling.dependent_id
-                  and (next.satisfied_at is null) is true
-                  and next.outcome = 0
+                select next.id, next.dependent_id, next.prerequisite_id
+                from pgbroker.open_edges_to_1(falling.dependent_id) as next
+                where next.outcome = 0
                   and next.kind = 0
                   and next.on_failure = 0 /* cancel */
-                order by next.prerequisite_id
                 limit most
             ) as edge
             cross join lateral (
@@ -239,7 +224,7 @@ begin
                 offset 0
             ) as dependent
         )
-        select falling.dependent_id, falling.prerequisite_id, falling.root_id
+        select falling.id, falling.dependent_id, falling.prerequisite_id, falling.root_id
         from falling
         where falling.prerequisite_id is not null
         limit most;
@@ -264,9 +249,7 @@ begin
             case
                 when bad.on_failure = 0 /* cancel */ then 13 /* cancelled */
                 when bad.on_failure = 1 /* block */ or expired.so then 5 /* blocked */
-                when exists (
-                    select from pgbroker.job_dependency as edge where edge.dependent_id = job.id and edge.satisfied_at is null offset 0
-                ) or exists (
+                when exists (select from pgbroker.open_edges_of_1(job.id) offset 0) or exists (
                     select from pgbroker.deferred_reference as deferred where deferred.dependent_id = job.id offset 0
                 ) then 1 /* waiting */
                 when job.available_at > statement_timestamp() then 0 /* scheduled */
@@ -290,10 +273,8 @@ begin
             select ended.on_failure, ended.prerequisite_id, ended.outcome
             from (
                 select edge.on_failure, edge.prerequisite_id, edge.outcome
-                from pgbroker.job_dependency as edge
-                where edge.dependent_id = job.id
-                  and edge.satisfied_at is null
-                  and edge.outcome > 0
+                from pgbroker.open_edges_of_1(job.id) as edge
+                where edge.outcome > 0
                 order by edge.on_failure, edge.prerequisite_id
                 offset 0
             ) as ended
@@ -307,8 +288,8 @@ begin
                 select from pgbroker.job_state where job_state.job_id = job.id and job_state.reason_code = 'reference_expired' offset 0
             ) as so
         ) as expired
-        where job.status in (1 /* waiting */, 5 /* blocked */)
-           or job.status = 13 /* cancelled */ and pgbroker.comes_back_1(job.id)
+        where job.status + 0 in (1 /* waiting */, 5 /* blocked */)
+           or job.status + 0 = 13 /* cancelled */ and pgbroker.comes_back_1(job.id)
     ),
     moved as (
         update pgbroker.job
@@ -401,9 +382,22 @@ $function$;
 create function pgbroker.is_held_1(job uuid) returns boolean
 language plpgsql stable as $function$
 begin
-    return exists (select from pgbroker.job_dependency as edge where edge.dependent_id = job and edge.satisfied_at is null)
+    return exists (select from pgbroker.open_edges_of_1(job))
         or exists (select from pgbroker.deferred_reference as deferred where deferred.dependent_id = job);
 end
+$function$;
+
+-- Those of these jobs that have an idempotency key. Looked up first, in a query of their own: from keys to jobs there is
+-- no way but by the tenant, which would read all of its jobs.
+create function pgbroker.keyed_jobs_1(jobs uuid[])
+returns table (id uuid, status smallint, tenant_id text, job_type_id int, idempotency_key text)
+language sql stable as $function$
+    select job.id, job.status, job.tenant_id::text, job.job_type_id, payload.idempotency_key
+    from pgbroker.job
+    join pgbroker.job_payload as payload on payload.job_id = any (array[job.id])
+    where job.id = any (jobs)
+      and payload.idempotency_key is not null
+    offset 0
 $function$;
 
 -- Tell whether a cancelled job was cancelled because of a prerequisite, so that it comes back with it. One whose
@@ -416,15 +410,13 @@ begin
     )
     and not exists (
         select
-        from pgbroker.job
-        join pgbroker.job_payload as payload on payload.job_id = job.id
+        from pgbroker.keyed_jobs_1(array[cancelled]) as job
         join pgbroker.idempotency as held
             on held.tenant_id = job.tenant_id
             and held.job_type_id = job.job_type_id
-            and held.key = payload.idempotency_key
+            and held.key = job.idempotency_key
             and held.job_id <> job.id
-        where job.id = cancelled
-          and pgbroker.holds_key_1(
+        where pgbroker.holds_key_1(
               held.scope, held.expires_at, (select holder.status from pgbroker.job as holder where holder.id = held.job_id)
           )
     );
@@ -443,27 +435,23 @@ begin
     end if;
     had := array(
         select job.id
-        from pgbroker.job
-        join pgbroker.job_payload as payload on payload.job_id = any (array[job.id])
+        from pgbroker.keyed_jobs_1(jobs) as job
         join pgbroker.idempotency as held
             on held.tenant_id = job.tenant_id
             and held.job_type_id = job.job_type_id
-            and held.key = payload.idempotency_key
-        where job.id = any (jobs)
-          and job.status + 0 = 13 /* cancelled */
+            and held.key = job.idempotency_key
+        where job.status = 13 /* cancelled */
         order by held.tenant_id, held.job_type_id, held.key
         for update of held skip locked
     );
     return array(
         select job.id
-        from pgbroker.job
-        join pgbroker.job_payload as payload on payload.job_id = any (array[job.id])
+        from pgbroker.keyed_jobs_1(jobs) as job
         join pgbroker.idempotency as held
             on held.tenant_id = job.tenant_id
             and held.job_type_id = job.job_type_id
-            and held.key = payload.idempotency_key
-        where job.id = any (jobs)
-          and job.status + 0 = 13 /* cancelled */
+            and held.key = job.idempotency_key
+        where job.status = 13 /* cancelled */
           and job.id <> all (had)
     );
 end
@@ -482,13 +470,13 @@ language sql volatile as $function$
         ),
         scope = coalesce(payload.idempotency_scope, 'held'),
         expires_at = job.created_at + payload.window_seconds * interval '1 second'
-    from pgbroker.job
-    join pgbroker.job_payload as payload on payload.job_id = job.id
-    where job.id = any (revived)
-      and held.tenant_id = job.tenant_id
-      and held.job_type_id = job.job_type_id
-      and held.key = payload.idempotency_key
-      and held.job_id <> job.id
+    from pgbroker.keyed_jobs_1(revived) as keyed
+    join pgbroker.job on job.id = any (array[keyed.id])
+    join pgbroker.job_payload as payload on payload.job_id = any (array[keyed.id])
+    where held.tenant_id = keyed.tenant_id
+      and held.job_type_id = keyed.job_type_id
+      and held.key = keyed.idempotency_key
+      and held.job_id <> keyed.id
 $function$;
 
 -- Say in words how a prerequisite ended badly, and which job was the first to go wrong. Of a group: its member that
@@ -503,11 +491,9 @@ declare
 begin
     select run_group.name, run_group.state into in_group, ended from pgbroker.run_group where run_group.id = prerequisite;
     if in_group is not null then
-        select job.id into culprit
-        from pgbroker.job
-        where job.run_group_id = prerequisite
-          and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
-        order by job.status = 13 /* cancelled */, job.finished_at, job.id
+        select member.id into culprit
+        from pgbroker.bad_members_1(prerequisite) as member
+        order by member.status = 13 /* cancelled */, member.finished_at, member.id
         limit 1;
     else
         select job.status into ended from pgbroker.job where job.id = prerequisite;
@@ -578,6 +564,33 @@ begin
 
     -- In a later statement than the lock: two last members may end together.
     for finished in
+        with counted as materialized (
+            select
+                over.id,
+                exists (
+                    select
+                    from pgbroker.open_edges_of_1(over.id) as edge
+                    where edge.outcome > 0
+                      and edge.on_failure = 0 /* cancel */
+                ) as barred,
+                (select count(*) from pgbroker.job where job.run_group_id = over.id) as members,
+                (select count(*) from pgbroker.bad_members_1(over.id)) as bad
+            from unnest(locked) as over (id)
+            where not exists (select from pgbroker.live_members_1(over.id) offset 0)
+            -- What the group waits for, each member has waited for; one without members waits itself, unless it is to end.
+            and (
+                exists (select from pgbroker.job where job.run_group_id = over.id offset 0)
+                or exists (
+                    select from pgbroker.run_group as held where held.id = over.id and held.cancel_requested_at is not null
+                )
+                or not exists (
+                    select
+                    from pgbroker.open_edges_of_1(over.id) as edge
+                    where edge.outcome = 0 or edge.on_failure = 1 /* block */
+                    offset 0
+                )
+            )
+        )
         update pgbroker.run_group
         set state = case
                 when run_group.cancel_requested_at is not null then 13 /* cancelled */
@@ -590,49 +603,8 @@ begin
                 else 11 /* failed */
             end,
             finished_at = statement_timestamp()
-        from (
-            select
-                over.id,
-                exists (
-                    select
-                    from pgbroker.job_dependency as edge
-                    where edge.dependent_id = over.id
-                      and edge.satisfied_at is null
-                      and edge.outcome > 0
-                      and edge.on_failure = 0 /* cancel */
-                ) as barred,
-                (select count(*) from pgbroker.job where job.run_group_id = over.id) as members,
-                (
-                    select count(*)
-                    from pgbroker.job
-                    where job.run_group_id = over.id
-                      and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
-                ) as bad
-            from unnest(locked) as over (id)
-            where not exists (
-                select
-                from pgbroker.job
-                where job.run_group_id = over.id
-                  and job.status in (
-                      0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */
-                  )
-            )
-            -- What the group waits for, each member has waited for; one without members waits itself, unless it is to end.
-            and (
-                exists (select from pgbroker.job where job.run_group_id = over.id)
-                or exists (
-                    select from pgbroker.run_group as held where held.id = over.id and held.cancel_requested_at is not null
-                )
-                or not exists (
-                    select
-                    from pgbroker.job_dependency as edge
-                    where edge.dependent_id = over.id
-                      and edge.satisfied_at is null
-                      and (edge.outcome = 0 or edge.on_failure = 1 /* block */)
-                )
-            )
-        ) as counted
-        where run_group.id = counted.id
+        from counted
+        where run_group.id = any (array[counted.id])
           and run_group.state = 1 /* sealed */
         returning run_group.*
     loop

@@ -180,12 +180,7 @@ begin
     set state = 1 /* sealed */,
         sealed_at = statement_timestamp(),
         level = greatest(level, coalesce(
-            (
-                select max(edge.level)
-                from pgbroker.job
-                join pgbroker.job_dependency as edge on edge.dependent_id = job.id
-                where job.run_group_id = group_id
-            ),
+            (select max(pgbroker.level_of_1(job.id)) from pgbroker.job where job.run_group_id = group_id),
             0
         ))
     where run_group.id = group_id
@@ -221,7 +216,7 @@ begin
     from pgbroker.job
     left join pgbroker.run_group on run_group.id = job.run_group_id
     where job.id = add_dependencies_1.job_id
-      and job.tenant_id = tenant
+      and (job.tenant_id = tenant) is true
     for no key update of job;
     if not found then
         raise exception 'there is no job %', job_id using errcode = 'PB001', hint = 'job_not_found';
@@ -240,9 +235,8 @@ begin
     perform pgbroker.refuse_edges_1(edges, null);
     if exists (
         select
-        from pgbroker.job_dependency as known
-        where known.dependent_id = any (array[dependent.id])
-          and known.prerequisite_id = any (array(select edge.prerequisite_id from unnest(edges) as edge))
+        from (select known.prerequisite_id from pgbroker.job_dependency as known where known.dependent_id = dependent.id offset 0) as known
+        where (known.prerequisite_id in (select edge.prerequisite_id from unnest(edges) as edge)) is true
     )
     or exists (
         select
