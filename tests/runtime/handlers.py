@@ -50,6 +50,15 @@ async def note_async(what: str) -> None:
     await effect_async(what)
 
 
+@job(max_attempts=1)
+def needs_note(what: str) -> None:
+    """Fail when what another job noted cannot be seen."""
+    with connection.cursor() as cursor:
+        cursor.execute("select count(*) from public.runtime_effect where what = %s", (what,))
+        if cursor.fetchone()[0] != 1:
+            raise Discard(f"{what} is not there")
+
+
 @job
 def nothing(number: int) -> int:
     return number
@@ -208,6 +217,15 @@ def die_or_raise(*ways: str) -> None:
     if ways[lease.attempt_count - 1] == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError("this time an error")
+
+
+@job(max_attempts=5)
+def fail_before(attempt: int) -> None:
+    """Raise until that attempt."""
+    lease = correlation.current_lease.get()
+    assert lease is not None
+    if lease.attempt_count < attempt:
+        raise ValueError("not yet")
 
 
 class Unprintable(Exception):
