@@ -124,7 +124,7 @@ def test_b187_reaper_passes_and_workers_meet_in_one_group_and_nobody_is_lost(siz
         rows = [handlers.nothing.bind(number) for number in range(size // 2)]
         first = group.enqueue_many(rows)
         group.enqueue_many(
-            handlers.nothing.options(depends_on=[UUID(each.id)]).bind(number)
+            handlers.nothing.options(depends_on=[each.job_id]).bind(number)
             for number, each in enumerate(first)
         )
     after = put(handlers.note, "after", depends_on=["all"])
@@ -136,7 +136,7 @@ def test_b187_reaper_passes_and_workers_meet_in_one_group_and_nobody_is_lost(siz
     assert len(effects("after")) == 1
     for worker in workers:
         assert "deadlock" not in worker.log
-    assert {tuple(states_of(UUID(each.id))) for each in first} == {(AttemptState.COMPLETED,)}
+    assert {tuple(states_of(each.job_id)) for each in first} == {(AttemptState.COMPLETED,)}
 
 
 def test_what_a_killed_worker_left_the_other_one_does(fleet: Fleet):
@@ -150,6 +150,6 @@ def test_what_a_killed_worker_left_the_other_one_does(fleet: Fleet):
     wait_until(lambda: effects("parent") != [], "the parent has run", of=first)
     first.kill()
 
-    wait_for_status([UUID(each.id) for each in children], DONE, of=second)
+    wait_for_status([each.job_id for each in children], DONE, of=second)
 
     assert state_of("many") == GroupState.COMPLETED
