@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,9 +19,10 @@ from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.resolve import resolve
 from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.unblock import unblock_many
-from pgbroker.models import Job, JobDependency, JobPayload, JobState, RunGroup, Unresolved
+from pgbroker.models import Job, JobPayload, RunGroup
 from pgbroker.states import GroupState, Status
 from tests.support.links import end, links, open_group, passes, repaired, seal, why
+from tests.support.order import assert_in_order, assert_nothing_starts_too_early
 
 EXAMPLES = int(os.environ.get("PGBROKER_MACHINE_EXAMPLES", "40"))
 COMPLETED, FAILED, DEAD, CANCELLED = Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED
@@ -357,9 +358,9 @@ def test_whenever_the_passes_come_by_the_end_is_in_order(draw, steps):
             _act_unseen(world, draw)
             if draw.draw(st.booleans()):
                 resolve(limit=draw.draw(st.integers(1, 20)))
-            _nothing_starts_too_early()
+            assert_nothing_starts_too_early()
         passes()
-        _in_order()
+        assert_in_order()
         assert repaired() == []
         transaction.set_rollback(True)
 
@@ -391,38 +392,3 @@ def _read_back(world: World) -> None:
         world.jobs[each].status = Status(status)
     for each, state in RunGroup.objects.filter(pk__in=list(world.groups)).values_list("pk", "state"):
         world.groups[each].state = GroupState(state)
-
-
-def _nothing_starts_too_early() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "select count(*) from pgbroker.job where status in (0, 2, 3) and exists (select from "
-            "pgbroker.job_dependency as edge where edge.dependent_id = job.id and edge.satisfied_at is null)"
-        )
-        assert cursor.fetchone() == (0,)
-
-
-def _in_order() -> None:
-    """Ask of every row whether it stands where its edges say, which say what is so."""
-    ends = dict(Job.objects.values_list("pk", "status")) | dict(RunGroup.objects.values_list("pk", "state"))
-    open_edges: dict[UUID, list[tuple[int, int]]] = {}
-    for edge in JobDependency.objects.filter(satisfied_at=None):
-        ended = ends[edge.prerequisite_id]
-        assert edge.outcome == (ended if ended >= 10 else 0)
-        assert ended != COMPLETED
-        open_edges.setdefault(edge.dependent_id, []).append((edge.on_failure, edge.outcome))
-    fell = set(JobState.objects.filter(reason_code="prerequisite_failed").values_list("job_id", flat=True))
-    for job_id, status in Job.objects.values_list("pk", "status"):
-        bad = {policy for policy, outcome in open_edges.get(job_id, ()) if outcome}
-        if status == WAITING:
-            assert open_edges[job_id]
-            assert not bad
-        elif status == BLOCKED:
-            assert bad == {1}
-        elif status == CANCELLED and job_id in fell:
-            assert 0 in bad
-    for group_id, state in RunGroup.objects.values_list("pk", "state"):
-        if state == GroupState.SEALED:
-            live = Job.objects.filter(run_group_id=group_id, status__lt=10).exists()
-            assert live or open_edges.get(group_id)
-    assert Unresolved.objects.count() == 0
