@@ -11,9 +11,8 @@
 -- Index:  job_group, job_dependency_pkey.
 with edge as materialized (
     select edge.*, member.run_group_id
-    from pgbroker.job as member
-    join pgbroker.job_dependency as edge on edge.dependent_id = member.id
-    where member.run_group_id = %(group_id)s
+    from (select job.id, job.run_group_id from pgbroker.job where job.run_group_id = %(group_id)s offset 0) as member
+    join pgbroker.job_dependency as edge on edge.dependent_id = any (array[member.id])
     order by edge.dependent_id, edge.prerequisite_id
     limit %(limit)s
 )
