@@ -133,7 +133,7 @@ def test_the_indexes_of_the_hot_row_are_the_ones_that_were_measured_and_no_other
 
     assert indexes == {
         "job_pkey", "job_claim", "job_due", "job_lease", "job_deadline", "job_finished", "job_gone_wrong",
-        "job_tenant", "job_group", "job_group_name", "job_waiting",
+        "job_group", "job_group_name", "job_waiting",
     }  # fmt: skip
     assert query("select indexrelid::regclass::text from pg_index where not indisvalid") == []
 

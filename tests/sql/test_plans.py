@@ -197,6 +197,33 @@ def test_a_list_by_tag_goes_by_its_index_whatever_else_is_asked_for(statistics, 
         assert buffers(plan) < 3_000 or statistics == "old"
 
 
+@pytest.mark.parametrize("statistics", ["old", "empty", "true"])
+def test_the_list_of_a_tenant_reads_its_jobs_alone(statistics, session, explained, superuser):
+    with explained.paused():
+        load(20_000, tenants=101)
+        if statistics == "true":
+            analyze()
+        elif statistics == "empty":
+            pretend_empty(superuser)
+        with tenant_context("tenant-7"):
+            page = reports.list_jobs(limit=51, using="default")
+        assert len(page) == 51
+        assert [each.id for each in page] == sorted((each.id for each in page), reverse=True)
+    with tenant_context("tenant-7"):
+        for status in (None, Status.COMPLETED, Status.READY):
+            reports.list_jobs(status=status, limit=51, using="default")
+        reports.list_jobs(after=page[-1].id, limit=51, using="default")
+        with explained.paused():
+            failed = reports.list_jobs(status=Status.FAILED, limit=51, using="default")
+        assert {(each.tenant_id, each.status) for each in failed} == {("tenant-7", Status.FAILED)}
+
+    for plan in explained.plans:
+        assert ways(plan, "job_payload") == {"job_payload_tenant"}
+        assert ways(plan) <= {"job_pkey", "job_payload_tenant"}
+        assert whole_scans(plan) == set()
+        assert buffers(plan) < 1_500
+
+
 def test_a_claim_with_its_bound_stays_cheap_beside_a_held_snapshot(session, explained):
     """Vacuum may not remove what the snapshot sees: without the bound each claim reads all that went before."""
     costs = []

@@ -163,10 +163,6 @@ create index job_finished on pgbroker.job (finished_at) where status >= 10;
 create index job_gone_wrong on pgbroker.job (status, finished_at) where status in (11, 12, 13) /* failed dead_letter cancelled */;
 -- For the reconciler alone, by pages; jobs that wait for nothing are not in it.
 create index job_waiting on pgbroker.job (id) where status in (1, 5) /* waiting blocked */;
--- For lists alone. The id as bytes, in the same order, since no look-up by id may come this way: where statistics
--- say that the table is empty (a vacuum beside a large uncommitted insert), a scan of this whole index seems as
--- cheap as a look in the primary key.
-create index job_tenant on pgbroker.job (tenant_id, uuid_send(id));
 create index job_group on pgbroker.job (run_group_id, status) where run_group_id is not null;
 create unique index job_group_name on pgbroker.job (run_group_id, name) where name is not null;
 
@@ -189,6 +185,11 @@ create table pgbroker.job_payload (
     constraint job_payload_pkey primary key (job_id),
     constraint job_payload_body_owned check (args_body is null or pgbroker.owns_body_1(tenant_id, args_body))
 ) with (autovacuum_vacuum_insert_scale_factor = 0.1);
+
+-- One tenant's jobs, for lists alone; here, since an index of jobs gets a new entry whenever one is claimed or ends. The
+-- id as bytes, in the same order, since no look-up by id may come this way: where statistics say that the table is empty
+-- (a vacuum beside a large uncommitted insert), a scan of this whole index seems as cheap as a look in the primary key.
+create index job_payload_tenant on pgbroker.job_payload (tenant_id, uuid_send(job_id));
 
 -- What only some jobs need: why one was cancelled, blocked or given up without an attempt.
 create table pgbroker.job_state (
