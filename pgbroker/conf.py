@@ -6,6 +6,7 @@ at once, `settings()` raises the first.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -91,6 +92,17 @@ def _storage(key: str, value: Any) -> str | None:
             key, f"is {value!r}", "Give an alias of STORAGES, or None to refuse what is too large."
         )
     return value
+
+
+def _project(key: str, value: Any) -> str | None:
+    usable = (
+        isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable() and value == value.strip()
+    )
+    if value is not None and not usable:
+        raise InvalidSetting(
+            key, f"is {value!r}", "Give a name of this project, or None for the package of its settings."
+        )
+    return None if value is None else str(value)
 
 
 def _backoff(key: str, value: Any) -> Backoff:
@@ -196,6 +208,17 @@ class Settings:
         _seconds(0, 30 * 86400),
         "How long a job of an unknown type is put back before it is dead-lettered.",
     )
+    PROJECT: str | None = _key(
+        None,
+        _project,
+        "Whose schedules the code declares, where several projects share a database; None: the first part of "
+        "DJANGO_SETTINGS_MODULE.",
+    )
+    KEEP_SCHEDULE_RUNS_SECONDS: float | None = _key(
+        90 * 86400.0,
+        _optional_seconds(3600, 315_360_000),
+        "How long it is kept what became of a schedule's ticks; None: for ever.",
+    )
 
 
 KEYS = {entry.name: entry for entry in dataclasses.fields(Settings)}
@@ -238,6 +261,11 @@ def settings() -> Settings:
     if found:
         raise found[0]
     return Settings(**values)
+
+
+def project() -> str:
+    """Return the name by which this project's schedules are told from those of others in the same database."""
+    return settings().PROJECT or os.environ.get("DJANGO_SETTINGS_MODULE", "project").partition(".")[0]
 
 
 def forget(*, setting: str, **_: Any) -> None:

@@ -104,6 +104,11 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "schedule.replanned": (logging.INFO, "next ticks were worked out by the new rules of their time zones"),
     "schedule.drifted": (logging.WARNING, "the row of a schedule is not what the code says"),
+    "schedule.superseded": (
+        logging.WARNING,
+        "newer code of this project runs: what this code declares otherwise is not written",
+    ),
+    "schedule.deleted": (logging.INFO, "a schedule was deleted"),
     "schedule.disabled": (logging.ERROR, "a schedule was disabled"),
     "duty.failed": (logging.WARNING, "a duty of the upkeep failed and will be tried again"),
 }

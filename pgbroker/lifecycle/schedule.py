@@ -40,12 +40,14 @@ class ScheduleLine(NamedTuple):
     last_dispatched_at: datetime | None
     zone_rules: str
     declared: bool
+    declared_by: str
     declaration: str
     revision: int
     failure_count: int
     failed_at: datetime | None
     error_code: str | None
     error: str | None
+    forgotten_until: datetime | None
     created_at: datetime
     updated_at: datetime
     now: datetime
@@ -85,6 +87,11 @@ def save_schedule(row: Mapping[str, Any], *, using: str) -> tuple[UUID, bool]:
 def move_schedule(values: Mapping[str, Any], *, using: str) -> bool:
     """Say anew whether a schedule runs, and from when on; False where this tenant has none."""
     return bool(db.fetch("move_schedule", values, tuple, using=using))
+
+
+def delete_schedule(schedule_id: UUID, *, using: str) -> bool:
+    """Delete a schedule that is held; False where this tenant has none."""
+    return bool(db.fetch("delete_schedule", {"schedule_id": schedule_id}, tuple, using=using))
 
 
 def list_schedules(

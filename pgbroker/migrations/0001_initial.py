@@ -644,12 +644,14 @@ class Migration(migrations.Migration):
                         ("last_dispatched_at", models.DateTimeField(null=True)),
                         ("zone_rules", models.TextField(default="")),
                         ("declared", models.BooleanField(default=False)),
+                        ("declared_by", models.TextField(default="")),
                         ("declaration", models.TextField(default="")),
                         ("revision", models.BigIntegerField(default=0)),
                         ("failure_count", models.IntegerField(default=0)),
                         ("failed_at", models.DateTimeField(null=True)),
                         ("error_code", models.TextField(null=True)),
                         ("error", models.TextField(null=True)),
+                        ("forgotten_until", models.DateTimeField(null=True)),
                         (
                             "created_at",
                             models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
@@ -667,6 +669,30 @@ class Migration(migrations.Migration):
                             ("backfill_schedule", "Can backfill schedules"),
                         ],
                         "base_manager_name": "objects",
+                    },
+                ),
+                migrations.CreateModel(
+                    name="ScheduleDeclarer",
+                    fields=[
+                        ("project", models.TextField(primary_key=True, serialize=False)),
+                        ("digest", models.TextField()),
+                        (
+                            "former",
+                            django.contrib.postgres.fields.ArrayField(
+                                base_field=models.TextField(), default=list, size=None
+                            ),
+                        ),
+                        (
+                            "since",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                        (
+                            "seen_at",
+                            models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                        ),
+                    ],
+                    options={
+                        "db_table": 'pgbroker"."schedule_declarer',
                     },
                 ),
                 migrations.CreateModel(

@@ -11,7 +11,7 @@ from pgbroker.models.groups import (
 )
 from pgbroker.models.history import Execution, JobCounter, JobEvent, QueueSample
 from pgbroker.models.jobs import Idempotency, Job, JobPayload, JobState, JobTag
-from pgbroker.models.schedules import Schedule, ScheduleRun
+from pgbroker.models.schedules import Schedule, ScheduleDeclarer, ScheduleRun
 
 __all__ = [
     "DeferredReference",
@@ -34,6 +34,7 @@ __all__ = [
     "QueueSample",
     "RunGroup",
     "Schedule",
+    "ScheduleDeclarer",
     "ScheduleRun",
     "Unresolved",
     "Worker",

@@ -6,6 +6,7 @@ import pgtrigger
 from django.db import models
 from django.db.models.functions import Now
 
+from pgbroker.models.fields import TextArrayField
 from pgbroker.models.tenants import TenantManager
 from pgbroker.models.triggers import created_is_final, stays_the_schedule_it_is
 from pgbroker.policy import misfire, overlap
@@ -50,12 +51,14 @@ class Schedule(models.Model):
     last_dispatched_at = models.DateTimeField(null=True)
     zone_rules = models.TextField(default="")
     declared = models.BooleanField(default=False)
+    declared_by = models.TextField(default="")
     declaration = models.TextField(default="")
     revision = models.BigIntegerField(default=0)
     failure_count = models.IntegerField(default=0)
     failed_at = models.DateTimeField(null=True)
     error_code = models.TextField(null=True)  # noqa: DJ001 - null: nothing went wrong
     error = models.TextField(null=True)  # noqa: DJ001
+    forgotten_until = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now())
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -73,6 +76,22 @@ class Schedule(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ScheduleDeclarer(models.Model):
+    """Which code speaks for the schedules that a project declares: the newest that was seen."""
+
+    project = models.TextField(primary_key=True)
+    digest = models.TextField()
+    former = TextArrayField(default=list)
+    since = models.DateTimeField(db_default=Now())
+    seen_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = 'pgbroker"."schedule_declarer'
+
+    def __str__(self) -> str:
+        return self.project
 
 
 class ScheduleRun(models.Model):

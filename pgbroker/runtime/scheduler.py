@@ -21,7 +21,7 @@ from pgbroker.runtime.scheduling import Scheduling
 from pgbroker.runtime.service import CONNECTION_TROUBLE, Service
 from pgbroker.runtime.sessions import patience_of
 from pgbroker.runtime.upkeep import Upkeep, limits
-from pgbroker.schedules.sync import sync
+from pgbroker.schedules.sync import sync_if_newest
 from pgbroker.schedules.tick import replan, tick
 
 # How long a loop may take to end its page.
@@ -95,7 +95,7 @@ class Scheduler:
     def run(self) -> int:
         """Make rows of what the code declares, then work until told to stop; returns the exit code."""
         synchronise(using=self.alias)
-        sync(using=self.alias)
+        sync_if_newest(using=self.alias)
         for connection in connections.all(initialized_only=True):
             # This thread only waits from here on.
             if not connection.in_atomic_block:
@@ -152,7 +152,7 @@ def run_once(alias: str, *, stopping: threading.Event | None = None) -> int:
     Beside a scheduler that runs it does no harm: no occurrence is created twice.
     """
     synchronise(using=alias)
-    sync(using=alias)
+    sync_if_newest(using=alias)
     telemetry.emit("scheduler.started", alias=alias, once=True)
     session = Session(alias, purpose="schedule")
     created = 0

@@ -10,6 +10,7 @@ from pgbroker import telemetry
 from pgbroker.conf import Settings
 from pgbroker.db import Session
 from pgbroker.lifecycle.take_due import BEGINNING, Coming, next_schedule
+from pgbroker.runtime.declaring import Declaring
 from pgbroker.runtime.leader import Leader
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.runtime.upkeep import ONLY_SLOW
@@ -39,6 +40,7 @@ class Scheduling:
         self.leader = Leader(
             SCHEDULER, holder=holder, name=name, lease_seconds=settings.LEADER_SECONDS, session=session
         )
+        self.declaring = Declaring(session)
         self.limit = PAGE
         self._avoided: dict[UUID, tuple[float, float]] = {}
         self._replan_at = self._look_at = 0.0
@@ -51,6 +53,7 @@ class Scheduling:
     def step(self) -> float:
         """Renew the lease if it is time to, create what is due, and return how long to wait."""
         self._keep()
+        self.declaring.speak_if_due()
         if not self.leader.leads:
             return max(0.0, self.leader.ask_at - time.monotonic())
         if time.monotonic() >= self._replan_at:

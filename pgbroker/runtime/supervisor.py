@@ -44,7 +44,7 @@ from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wa
 from pgbroker.runtime.severed import Severed
 from pgbroker.runtime.upkeep import upkeep_of
 from pgbroker.runtime.watchdog import Watchdog
-from pgbroker.schedules.sync import sync
+from pgbroker.schedules.sync import sync_if_newest
 from pgbroker.states import AttemptState
 
 __all__ = ["RECYCLE", "Worker", "WorkerOptions"]
@@ -151,7 +151,7 @@ class Worker:
             if self.exclusive is None or self.exclusive.take(session, stopping=self._stop):
                 self.catalogue.learn_all(using=self.alias)
                 if self.scheduling is not None:
-                    sync(using=self.alias)
+                    sync_if_newest(using=self.alias)
                 prepared = True
         finally:
             if not prepared:

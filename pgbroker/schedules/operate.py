@@ -99,6 +99,7 @@ def save(
     definition: Definition,
     *,
     declaration: str | None = None,
+    declared_by: str = "",
     lasting: bool = True,
     using: str | None = None,
 ) -> Saved:
@@ -106,8 +107,8 @@ def save(
     Store a schedule of the current tenant: a new one, or what the one of that name says from now on.
 
     Ticks that are due and not yet created belong to what it said before, and are created first. What it fires from now
-    on is planned anew; a pause stays. *declaration* and *lasting* are for what the code says. Raises `InvalidSchedule`
-    with everything that is wrong, and nothing is changed then.
+    on is planned anew; a pause stays. *declaration*, *declared_by* and *lasting* are for what the code says. Raises
+    `InvalidSchedule` with everything that is wrong, and nothing is changed then.
     """
     alias = alias_of(using)
     if troubles := check(definition, lasting=lasting, using=alias):
@@ -126,6 +127,7 @@ def save(
                 **definition.row,
                 "schedule_id": new_id(),
                 "declared": declaration is not None,
+                "declared_by": declared_by,
                 "declaration": declaration or "",
                 "watermark": moment,
                 "next_run_at": following.instant if following else None,

@@ -15,7 +15,7 @@ DRIFT = {
     "changed": "the code says something new, which is not stored yet",
     "edited": "somebody changed it since the code was stored",
     "gone": "the code declares it no longer, and it still fires",
-    "taken": "the code declares one of this name, which another one has",
+    "taken": "the code declares one of this name, which was made by hand or by another project",
     "invalid": "what the code says cannot be stored",
 }
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")

@@ -1,13 +1,17 @@
 """Make rows of the schedules that the code declares, and tell where code and rows differ."""
 
+import hashlib
 from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 from django.db import transaction
 
-from pgbroker import telemetry
+from pgbroker import db, telemetry
+from pgbroker.conf import project
 from pgbroker.errors import PgBrokerError
+from pgbroker.lifecycle.announce import announce
 from pgbroker.lifecycle.schedule import ScheduleLine
 from pgbroker.schedules import operate
 from pgbroker.schedules.declare import Declared, declarations
@@ -16,6 +20,8 @@ from pgbroker.tenancy import scope_all, tenant_context
 
 # Why a schedule is disabled that the code declared once. One that comes back is enabled again.
 GONE = "the code declares it no longer"
+# Code that nobody has been seen to run for so long is no longer the newest, if other code is.
+QUIET = timedelta(minutes=5)
 _PAGE = 500
 
 
@@ -24,8 +30,8 @@ class Drift(NamedTuple):
     A schedule whose row is not what the code says. *what* is:
 
     missing (it has no row), changed (the code says something new), edited (somebody changed the row since), gone (the
-    code has it no more), taken (another one, which no code declared, has its name), invalid (it cannot be stored;
-    *detail* says why).
+    code has it no more), taken (one that was made by hand, or that another project declared, has its name), invalid (it
+    cannot be stored; *detail* says why).
     """
 
     name: str
@@ -61,7 +67,7 @@ def drift(*, using: str) -> list[Drift]:
     return found + [
         Drift(line.name, line.tenant_id, "gone")
         for key, line in rows.items()
-        if key not in names and line.declared and line.enabled
+        if key not in names and _is_ours(line) and line.enabled
     ]
 
 
@@ -82,6 +88,11 @@ def missing(tenant: str, stored: Collection[str], *, using: str) -> list[str]:
     return [each.name for each in _declared(using) if each.tenant == tenant and each.name not in stored]
 
 
+def declared_of(names: Collection[str], *, using: str) -> list[Declared]:
+    """List what the code declares under those names."""
+    return [each for each in _declared(using) if each.name in names]
+
+
 def declared_names(tenant: str, *, using: str) -> list[str]:
     """Name the schedules of a tenant that the code declares."""
     return missing(tenant, (), using=using)
@@ -95,13 +106,17 @@ def _drifted(declared: Declared, line: ScheduleLine) -> tuple[str | None, str]:
 
 
 def _undeclared(line: ScheduleLine) -> tuple[str | None, str]:
-    return ("gone" if line.declared and line.enabled else None), ""
+    return ("gone" if _is_ours(line) and line.enabled else None), ""
+
+
+def _is_ours(line: ScheduleLine) -> bool:
+    return line.declared and line.declared_by == project()
 
 
 def _difference(line: ScheduleLine | None, said: str) -> str | None:
     if line is None:
         return "missing"
-    if not line.declared:
+    if not _is_ours(line):
         return "taken"
     if line.declaration != said or (not line.enabled and line.disabled_reason == GONE):
         return "changed"
@@ -113,20 +128,38 @@ def sync(*, using: str) -> Synced:
     Make rows of what the code declares, in the tenants that it names; the code's job types must have theirs already.
 
     A row is written when the code says something new: what somebody edited since stays, and is told. What the code has
-    no more is disabled. One that cannot be stored is told and keeps no other from it.
+    no more is disabled, if it was this project that had declared it. One that cannot be stored is told and keeps no
+    other from it. From now on this code is the newest of its project, whatever was seen before.
     """
+    done = _synced(using, insist=True)
+    assert done is not None
+    return done
+
+
+def sync_if_newest(*, using: str) -> Synced | None:
+    """
+    Do as `sync` does, as a process that starts; None, and nothing is changed, where newer code of the project runs.
+
+    While a new release comes in, processes of both start in any order: what only the older ones declare, or declare
+    otherwise, stays as the newer say. Code that was seen before is the newest again when no newer was seen for `QUIET`.
+    """
+    return _synced(using, insist=False)
+
+
+def speaks(*, using: str | db.Session) -> bool | None:
+    """Say that this code runs still: True where it is the newest anew, so that `sync_if_newest` is due; None if not."""
+    alias = using if isinstance(using, str) else using.alias
+    return announce(project(), _digest(alias), quiet=QUIET, using=using)
+
+
+def _synced(using: str, *, insist: bool) -> Synced | None:
     done = Synced([], [], [], [])
-    by_name = {(each.tenant, each.name): each for each in _declared(using)}
-    for each in drift(using=using):
-        match each.what:
-            case "missing" | "changed":
-                _store(by_name[each.tenant, each.name], done, using)
-            case "gone":
-                with tenant_context(each.tenant):
-                    operate.disable(each.name, reason=GONE, using=using)
-                done.disabled.append(each.name)
-            case _:
-                done.left.append(each)
+    # One transaction: the row of the project makes writers of its schedules take turns.
+    with transaction.atomic(using=using):
+        if announce(project(), _digest(using), quiet=QUIET, insist=insist, using=using) is None:
+            telemetry.emit("schedule.superseded", project=project(), alias=using)
+            return None
+        _write(done, using)
     for left in done.left:
         telemetry.emit(
             "schedule.drifted",
@@ -138,11 +171,51 @@ def sync(*, using: str) -> Synced:
     return done
 
 
+def _write(done: Synced, using: str) -> None:
+    by_name = {(each.tenant, each.name): each for each in _declared(using)}
+    for each in drift(using=using):
+        match each.what:
+            case "missing" | "changed":
+                _store(by_name[each.tenant, each.name], done, using)
+            case "gone":
+                with tenant_context(each.tenant):
+                    line = operate.disable(each.name, reason=GONE, using=using)
+                telemetry.emit(
+                    "schedule.disabled",
+                    schedule=each.name,
+                    schedule_id=line.id,
+                    tenant_id=each.tenant,
+                    error_code="gone",
+                    error=GONE,
+                )
+                done.disabled.append(each.name)
+            case _:
+                done.left.append(each)
+
+
+def _digest(using: str) -> str:
+    """Return a digest of all that the code declares: another one as soon as any of it is."""
+    digest = hashlib.sha256()
+    for each in _declared(using):
+        try:
+            said = each.definition.fingerprint
+        except PgBrokerError as error:
+            said = error.code
+        digest.update(f"{each.tenant}\0{each.name}\0{said}\n".encode())
+    return digest.hexdigest()[:32]
+
+
 def _store(declared: Declared, done: Synced, using: str) -> None:
     try:
         definition = declared.definition
         with tenant_context(declared.tenant), transaction.atomic(using=using):
-            saved = operate.save(definition, declaration=definition.fingerprint, using=using, lasting=False)
+            saved = operate.save(
+                definition,
+                declaration=definition.fingerprint,
+                declared_by=project(),
+                using=using,
+                lasting=False,
+            )
     except PgBrokerError as error:
         done.left.append(Drift(declared.name, declared.tenant, "invalid", error.message))
         return

@@ -16,9 +16,9 @@ select
     schedule.overlap, schedule.jitter_seconds, schedule.starts_at, schedule.ends_at, schedule.enabled,
     schedule.disabled_reason, schedule.paused_at, schedule.paused_until, schedule.paused_by, schedule.pause_reason,
     schedule.next_run_at, schedule.watermark, schedule.buffered_for, schedule.last_dispatched_for,
-    schedule.last_dispatched_at, schedule.zone_rules, schedule.declared, schedule.declaration, schedule.revision,
-    schedule.failure_count, schedule.failed_at, schedule.error_code, schedule.error, schedule.created_at,
-    schedule.updated_at, statement_timestamp() as now
+    schedule.last_dispatched_at, schedule.zone_rules, schedule.declared, schedule.declared_by, schedule.declaration, schedule.revision,
+    schedule.failure_count, schedule.failed_at, schedule.error_code, schedule.error, schedule.forgotten_until,
+    schedule.created_at, schedule.updated_at, statement_timestamp() as now
 from pgbroker.schedule
 where (%(tenant)s::text is null or schedule.tenant_id = %(tenant)s)
   and (%(schedule_id)s::uuid is null or schedule.id = %(schedule_id)s)

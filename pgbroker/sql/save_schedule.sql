@@ -16,6 +16,7 @@
 --   ends_at                 timestamptz       no tick after that
 --   enabled                 boolean           whether it runs
 --   declared                boolean           whether the code says it
+--   declared_by             text              the project whose code that is; of others it stays as it is
 --   declaration             text              what the code said; of others it stays as it is
 --   watermark               timestamptz       up to which instant its ticks have been decided upon
 --   next_run_at             timestamptz       the first tick after that; null where none is to come, or the schedule is paused
@@ -26,11 +27,11 @@
 -- Locks:  the schedule's row.
 insert into pgbroker.schedule as known (
     id, name, expression, time_zone, template, ambiguous, nonexistent, misfire, misfire_count,
-    misfire_window_seconds, overlap, jitter_seconds, starts_at, ends_at, enabled, declared, declaration, watermark, next_run_at, zone_rules
+    misfire_window_seconds, overlap, jitter_seconds, starts_at, ends_at, enabled, declared, declared_by, declaration, watermark, next_run_at, zone_rules
 )
 values (
     %(schedule_id)s, %(name)s, %(expression)s, %(time_zone)s, %(template)s::jsonb, %(ambiguous)s, %(nonexistent)s, %(misfire)s, %(misfire_count)s,
-    %(misfire_window_seconds)s, %(overlap)s, %(jitter_seconds)s, %(starts_at)s, %(ends_at)s, %(enabled)s, %(declared)s, %(declaration)s, %(watermark)s, %(next_run_at)s, %(zone_rules)s
+    %(misfire_window_seconds)s, %(overlap)s, %(jitter_seconds)s, %(starts_at)s, %(ends_at)s, %(enabled)s, %(declared)s, %(declared_by)s, %(declaration)s, %(watermark)s, %(next_run_at)s, %(zone_rules)s
 )
 on conflict on constraint schedule_name_unique do update
 set expression = excluded.expression,
@@ -48,6 +49,7 @@ set expression = excluded.expression,
     enabled = excluded.enabled,
     disabled_reason = case when excluded.enabled then '' else known.disabled_reason end,
     declared = known.declared or excluded.declared,
+    declared_by = case when excluded.declared then excluded.declared_by else known.declared_by end,
     declaration = case when excluded.declared then excluded.declaration else known.declaration end,
     watermark = excluded.watermark,
     next_run_at = excluded.next_run_at,

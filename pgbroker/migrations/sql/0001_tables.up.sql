@@ -415,6 +415,8 @@ create table pgbroker.schedule (
     -- Of the zone's rules that next_run_at was worked out by.
     zone_rules text not null default '',
     declared boolean not null default false,
+    -- The project whose code says it: another one that shares the database leaves it alone.
+    declared_by text not null default '',
     -- What the code said when it was last written here.
     declaration text not null default '',
     revision bigint not null default 0,
@@ -422,6 +424,8 @@ create table pgbroker.schedule (
     failed_at timestamptz,
     error_code text,
     error text,
+    -- Of ticks up to here it is no longer known whether they were created.
+    forgotten_until timestamptz,
     created_at timestamptz not null default statement_timestamp(),
     updated_at timestamptz not null default statement_timestamp(),
     constraint schedule_pkey primary key (id),
@@ -450,17 +454,29 @@ create table pgbroker.schedule (
     constraint schedule_times_readable check (
         least(
             starts_at, ends_at, paused_at, paused_until, next_run_at, watermark, buffered_for, last_dispatched_for,
-            last_dispatched_at, failed_at, created_at, updated_at
+            last_dispatched_at, failed_at, forgotten_until, created_at, updated_at
         ) >= '1970-01-01 00:00:00+00'
         and greatest(
             starts_at, ends_at, paused_at, paused_until, next_run_at, watermark, buffered_for, last_dispatched_for,
-            last_dispatched_at, failed_at, created_at, updated_at
+            last_dispatched_at, failed_at, forgotten_until, created_at, updated_at
         ) <= '9000-01-01 00:00:00+00'
     )
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 create index schedule_due on pgbroker.schedule (next_run_at, id) where next_run_at is not null;
 create index schedule_buffered on pgbroker.schedule (id) where buffered_for is not null;
 create index schedule_pause_ends on pgbroker.schedule (paused_until, id) where paused_until is not null;
+-- For whoever counts them.
+create index schedule_stopped on pgbroker.schedule (id) where not enabled or paused_at is not null;
+
+-- Which code speaks for the schedules of a project: the newest. former: what spoke before it, the latest last.
+create table pgbroker.schedule_declarer (
+    project text collate "C" not null,
+    digest text not null,
+    former text[] not null default '{}',
+    since timestamptz not null default statement_timestamp(),
+    seen_at timestamptz not null default statement_timestamp(),
+    constraint schedule_declarer_pkey primary key (project)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
 
 -- What became of a tick, of a run that somebody asked for, or of a tick of the past that was made up for: one row each,
 -- so that none is created twice, whoever leads.
@@ -492,6 +508,7 @@ create table pgbroker.schedule_run (
 -- What may run: the latest of these are looked at where occurrences must not overlap.
 create index schedule_run_created on pgbroker.schedule_run (schedule_id, scheduled_for)
     where state = 'created' and kind <> 'backfill';
+create index schedule_run_age on pgbroker.schedule_run (created_at);
 create index schedule_run_job on pgbroker.schedule_run (job_id) where job_id is not null;
 create index schedule_run_group on pgbroker.schedule_run (run_group_id) where run_group_id is not null;
 
