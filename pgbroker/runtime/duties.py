@@ -2,7 +2,14 @@
 
 from pgbroker.upkeep.dependencies import Reconcile, Resolve, ResolveDeferred
 from pgbroker.upkeep.duty import Duty
-from pgbroker.upkeep.history import FoldCounters, Partitions, PartitionsNow, TidyWorkers, TrimSamples
+from pgbroker.upkeep.history import (
+    FoldCounters,
+    Partitions,
+    PartitionsNow,
+    TidyWorkers,
+    TrimSamples,
+    TrimScheduleRuns,
+)
 from pgbroker.upkeep.recovery import Adopt, Expire, Reap, TellOverLong
 from pgbroker.upkeep.samples import Sample
 
@@ -27,4 +34,5 @@ def duties() -> list[Duty]:
         FoldCounters(),
         TrimSamples(),
         TidyWorkers(),
+        TrimScheduleRuns(),
     ]

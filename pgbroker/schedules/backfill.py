@@ -55,8 +55,8 @@ def backfill(
     Create the occurrences from *start* to *end*, both included, that were not created: missed, skipped or failed ones.
 
     In pages of a transaction each, so that it may be stopped and called again: none is created twice. They start at
-    once, beside each other and what runs. Raises `InvalidOption` for a range that goes into the future, or has more
-    than *limit* ticks. With *dry_run* nothing is changed.
+    once, beside each other and what runs. Raises `InvalidOption` for a range that goes into the future, has more than
+    *limit* ticks, or some whose history has been let go of. With *dry_run* nothing is changed.
     """
     alias = alias_of(using)
     line = get_schedule(schedule, using=alias)
@@ -69,6 +69,15 @@ def backfill(
             "end", f"is {last.isoformat()}, in the future", "What is to come comes by itself."
         )
     cron = Definition.of(line).cron
+    if (known_since := line.forgotten_until) is not None and cron.count(
+        first - _MOMENT, min(last, known_since)
+    ):
+        raise InvalidOption(
+            "start",
+            f"is {first.isoformat()}, and of ticks until {known_since.isoformat()} it is no longer known whether they "
+            "were created",
+            "Give a later one.",
+        )
     with as_tenant_of(line):
         ticks = _ticks_of_range(line, cron, first, last, limit, alias)
         wanted = [each.tick.instant for each in ticks if each.known not in ("created", "buffered")]

@@ -8,6 +8,7 @@ from pgbroker.lifecycle import fold as folding
 from pgbroker.lifecycle.partitions import AHEAD, ensure_partitions
 from pgbroker.lifecycle.sample import trim_samples
 from pgbroker.lifecycle.tidy import tidy_workers
+from pgbroker.lifecycle.trim_schedule_runs import trim_schedule_runs
 from pgbroker.upkeep.duty import Duty, Round
 
 # Every sample for some hours, and those that are coarse for longer.
@@ -109,3 +110,30 @@ class TidyWorkers(Duty):
     def page(self, now: Round) -> bool:
         """Delete a page."""
         return tidy_workers(silent=WORKERS_KEPT, limit=now.limit, using=now.session) >= now.limit
+
+
+class TrimScheduleRuns(Duty):
+    """Delete what became of ticks long ago: of each minute's schedule that is half a million rows a year."""
+
+    name = "trim_schedule_runs"
+    paged = True
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def period(self, settings: Settings) -> float:
+        """Every five minutes."""
+        return 300.0
+
+    def page(self, now: Round) -> bool:
+        """Delete a page, and go on behind what lives or is held."""
+        kept = now.settings.KEEP_SCHEDULE_RUNS_SECONDS
+        if kept is None:
+            return False
+        if now.first:
+            self._left = 0
+        trimmed = trim_schedule_runs(
+            age=timedelta(seconds=kept), limit=now.limit, skip=now.skip + self._left, using=now.session
+        )
+        self._left += trimmed.seen - trimmed.deleted
+        return trimmed.seen >= now.limit

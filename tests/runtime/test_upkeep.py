@@ -35,6 +35,7 @@ LEADERS = {
     "fold_counters",
     "trim_samples",
     "tidy_workers",
+    "trim_schedule_runs",
 }
 
 
