@@ -1,6 +1,7 @@
 """System checks: what is wrong with settings and database, each with its cure. `msg` = problem, `hint` = cure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from django.apps.config import AppConfig
@@ -15,9 +16,13 @@ from django.db.migrations.recorder import MigrationRecorder
 from pgbroker import conf, registry, reports
 from pgbroker.backend import PgBrokerBackend
 from pgbroker.errors import DuplicateJobType, InvalidOption, sentence
+from pgbroker.schedules.declare import declarations
+from pgbroker.schedules.otherwise import declared_otherwise
 
 OLDEST_SERVER = 150000
 BACKEND = "pgbroker.backend.PgBrokerBackend"
+# From this day on two readings are compared: the same code is told the same every day.
+ALIKE = date(2025, 1, 1)
 
 
 @checks.register("pgbroker")
@@ -134,6 +139,22 @@ def _check_exhausted(known: Mapping[str, registry.JobType]) -> Iterator[CheckMes
                 hint="Look at the name, or make sure that another project with the same database declares it.",
                 id="pgbroker.W013",
             )
+
+
+@checks.register("pgbroker")
+def check_schedules(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
+    """Tell of declared schedules whose expression another library, that people may know, reads otherwise."""
+    return [
+        Warning(
+            f"schedule {each.name!r} has the cron expression {each.said['expression']!r}, which others read otherwise: "
+            f"{told}",
+            hint="If this is what you mean, silence it with SILENCED_SYSTEM_CHECKS; else write it in another way. See "
+            "the reference of cron expressions.",
+            id="pgbroker.W014",
+        )
+        for each in declarations.all()
+        if (told := declared_otherwise(each, ALIKE)) is not None
+    ]
 
 
 @checks.register(Tags.database)

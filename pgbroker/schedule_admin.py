@@ -25,6 +25,8 @@ from pgbroker.models import Schedule
 from pgbroker.schedule_forms import EXAMPLE, BackfillForm, ScheduleForm
 from pgbroker.schedule_pages import describe_backfill, describe_schedule, line_of
 from pgbroker.schedules import operate
+from pgbroker.schedules.otherwise import read_otherwise
+from pgbroker.schedules.remove import delete, may_delete
 from pgbroker.schedules.shown import DRIFT, local_time, utc_time
 from pgbroker.schedules.sync import declared_names, drift_of, missing
 from pgbroker.tenancy import current_tenant
@@ -67,6 +69,8 @@ class ScheduleAdmin(LookOnly):
     form = ScheduleForm
     change_form_template = "admin/pgbroker/schedule/change_form.html"
     change_list_template = "admin/pgbroker/schedule/change_list.html"
+    delete_confirmation_template = "admin/pgbroker/schedule/delete_confirmation.html"
+    delete_selected_confirmation_template = "admin/pgbroker/schedule/delete_selected_confirmation.html"
     list_display = (
         "shown_name",
         "shown_state",
@@ -171,6 +175,12 @@ class ScheduleAdmin(LookOnly):
     def has_backfill_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgbroker.backfill_schedule")
 
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """What the code declares would come back."""
+        if obj is not None and not may_delete(line_of(obj), using=broker_alias()):
+            return False
+        return admin.ModelAdmin.has_delete_permission(self, request, obj)
+
     # -------------------------------------------------------------- one schedule
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
@@ -187,6 +197,32 @@ class ScheduleAdmin(LookOnly):
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         saved = operate.save(form.definition(), using=broker_alias())
         obj.pk = saved.schedule.id
+        if (told := read_otherwise(form.definition(), saved.schedule.now.date())) is not None:
+            self.message_user(request, f"{obj.name}: {told} It was saved.", messages.WARNING)
+
+    def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
+        try:
+            delete(obj.pk, using=broker_alias())
+        except PgBrokerError as error:
+            # Whoever was quicker has declared it, or deleted it.
+            raise PermissionDenied(error.message) from error
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
+        for row in queryset:
+            try:
+                delete(row.pk, using=broker_alias())
+            except PgBrokerError as error:
+                self.message_user(request, error.message, messages.ERROR)
+
+    def get_deleted_objects(
+        self, objs: Any, request: HttpRequest
+    ) -> tuple[list[str], Any, set[str], list[str]]:
+        """Nothing goes with a schedule. What the code declares is protected."""
+        named = [str(each) for each in objs]
+        kept = [str(each) for each in objs if not may_delete(line_of(each), using=broker_alias())]
+        allowed = admin.ModelAdmin.has_delete_permission(self, request)
+        needed = set() if allowed else {str(self.opts.verbose_name)}
+        return named, {self.opts.verbose_name_plural: len(named)}, needed, kept
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

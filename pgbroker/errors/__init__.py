@@ -352,6 +352,24 @@ class DuplicateSchedule(PgBrokerError):
         self.name = name
 
 
+class ScheduleDeclared(PgBrokerError):
+    """A schedule cannot be deleted, since code declares it: the next start would make it again."""
+
+    code = "schedule_declared"
+
+    def __init__(self, name: str, project: str, *, ours: bool) -> None:
+        super().__init__(
+            f"schedule {name!r} is declared by the code of this project and would come back. "
+            "Remove it from the code first, or disable it."
+            if ours
+            else f"schedule {name!r} is declared by the project {project!r} and would come back. "
+            "Remove it from that code and let its scheduler start, or disable it.",
+            name=name,
+            project=project,
+        )
+        self.name, self.project = name, project
+
+
 class DatabaseUnreachable(PgBrokerError):
     """The database could not be reached when a process started."""
 

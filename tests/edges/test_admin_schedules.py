@@ -511,7 +511,7 @@ ALLOWS = [
     (("backfill_schedule",), {"backfill"}),
     (("change_schedule",), {"change"}),
     (("add_schedule",), {"add"}),
-    (("delete_schedule",), set()),
+    (("delete_schedule",), {"delete"}),
 ]
 
 

@@ -20,6 +20,7 @@ from pgbroker.management.arguments import (
 )
 from pgbroker.management.commands.broker_jobs import operator
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
+from pgbroker.management.schedule_drift import drift_for_people, drift_for_programs, other_readings
 from pgbroker.management.schedule_lines import (
     LISTED,
     LOOKED_BACK,
@@ -36,6 +37,7 @@ from pgbroker.management.schedule_lines import (
 from pgbroker.schedules import operate
 from pgbroker.schedules.backfill import BACKFILL_PAGE
 from pgbroker.schedules.look import MOST_TICKS
+from pgbroker.schedules.remove import delete
 from pgbroker.schedules.shown import DRIFT, local_time, read_moment, utc_time
 from pgbroker.schedules.sync import Drift, drift, drift_of, sync
 
@@ -63,6 +65,7 @@ broker_schedules run-now nightly                   an occurrence at once; ticks 
 broker_schedules pause nightly --for 2h --reason "month end"
 broker_schedules resume nightly
 broker_schedules backfill nightly --from 2026-03-01 --to 2026-03-07 --dry-run
+broker_schedules delete old-report                 its jobs go on; not what the code declares
 broker_schedules sync --dry-run                    where code and rows differ
 """,
         )
@@ -95,6 +98,7 @@ broker_schedules sync --dry-run                    where code and rows differ
         one = self._add(actions, "disable", "Fire no more until it is enabled; what runs goes on.")
         one.add_argument("--reason", metavar="TEXT", default="", help="Shown with the schedule.")
         self._add(actions, "enable", "Let a disabled schedule fire again, from now on.")
+        self._add(actions, "delete", "Delete a schedule that no code declares. What it has created goes on.")
 
         one = self._add(
             actions, "backfill", "Create the occurrences of a range of the past that were not created."
@@ -273,6 +277,13 @@ broker_schedules sync --dry-run                    where code and rows differ
         line = operate.enable(asked["name"], using=alias)
         self._tell(line, json_wanted, f"Enabled {line.name!r}{fires(line)}", alias)
 
+    def do_delete(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        line = delete(asked["name"], using=alias)
+        if json_wanted:
+            self.stdout.write(as_json({"id": line.id, "name": line.name, "tenant_id": line.tenant_id}))
+        else:
+            self.stdout.write(harmless(f"Deleted {line.name!r}. What runs goes on.", keep=""))
+
     def _tell(self, line: operate.ScheduleLine, json_wanted: bool, told: str, alias: str) -> None:
         if json_wanted:
             self.stdout.write(as_json(facts_of(line, drift_of([line], using=alias).get(line.id))))
@@ -344,6 +355,8 @@ broker_schedules sync --dry-run                    where code and rows differ
         done = sync(using=alias)
         names = {"created": done.created, "updated": done.updated, "disabled": done.disabled}
         self._tell_drift(names, done.left, json_wanted)
+        for told in other_readings({*done.created, *done.updated}, alias):
+            self.stderr.write(self.style.WARNING(harmless(told, keep="")))
         if broken := [each for each in done.left if each.what == "invalid"]:
             raise CommandError(
                 harmless(
@@ -353,18 +366,7 @@ broker_schedules sync --dry-run                    where code and rows differ
             )
 
     def _tell_drift(self, done: Mapping[str, list[str]], left: Sequence[Drift], json_wanted: bool) -> None:
-        if json_wanted:
-            self.stdout.write(as_json({**done, "drift": [each._asdict() for each in left]}))
-            return
-        for what, names in done.items():
-            for name in names:
-                self.stdout.write(harmless(f"{what} {name}", keep=""))
-        if left:
-            headings = ("name", "tenant", "drift", "which means")
-            rows = ((each.name, each.tenant, each.what, DRIFT[each.what]) for each in left)
-            self.stdout.write(table(headings, rows))
-        elif not any(done.values()):
-            self.stdout.write("Code and rows agree.")
+        self.stdout.write(drift_for_programs(done, left) if json_wanted else drift_for_people(done, left))
 
 
 def _range(asked: Mapping[str, Any], line: operate.ScheduleLine) -> tuple[Any, Any]:
