@@ -164,6 +164,19 @@ def list_depths(*, using: str | db.Session) -> list[QueueDepth]:
     )
 
 
+class ScheduleDepth(NamedTuple):
+    """How many schedules of all tenants stand still, and for how long the tick that is due longest has waited."""
+
+    disabled: int
+    paused: int
+    overdue_seconds: float
+
+
+def read_schedule_depth(*, using: str | db.Session) -> ScheduleDepth:
+    """Tell how the schedules stand."""
+    return db.fetch("schedule_depths", {"bound": BOUND}, ScheduleDepth._make, using=using)[0]
+
+
 class PauseLine(NamedTuple):
     """A pause in force, with names."""
 

@@ -91,7 +91,7 @@ DATABASE_UP = Family(
     "pgbroker_database_up",
     "gauge",
     ("database",),
-    "1 when the last question about depths was answered in time, else 0; the next three are left out then.",
+    "1 when the last question about depths was answered in time, else 0; the next five are left out then.",
 )
 DEPTH = Family(
     "pgbroker_queue_depth",
@@ -109,6 +109,18 @@ WORKERS = Family(
     "pgbroker_workers", "gauge", ("database", "state"), "Worker processes: alive, draining or silent."
 )
 
+SCHEDULES = Family(
+    "pgbroker_schedules",
+    "gauge",
+    ("database", "state"),
+    "Schedules of all tenants that stand still: disabled or paused. It stops at 10000.",
+)
+OVERDUE = Family(
+    "pgbroker_schedule_overdue_seconds",
+    "gauge",
+    ("database",),
+    "For how long the tick that is due longest has waited; 0 when none is due. It grows where no scheduler runs.",
+)
 OCCURRENCES = Family(
     "pgbroker_schedule_occurrences",
     "counter",
@@ -159,7 +171,7 @@ OF_SCHEDULERS = (
     OCCURRENCES_FAILED,
     SCHEDULER_LEADS,
 )
-OF_EVERY_PROCESS = (ENQUEUED, DATABASE_UP, DEPTH, OLDEST, WORKERS)
+OF_EVERY_PROCESS = (ENQUEUED, DATABASE_UP, DEPTH, OLDEST, WORKERS, SCHEDULES, OVERDUE)
 OF_WORKERS = (
     CLAIMED,
     SETTLED,

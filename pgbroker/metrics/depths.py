@@ -28,7 +28,14 @@ WAIT_SECONDS = 2.0
 # An answer is told for so many periods, where the next one is late.
 PERIODS_TOLD = 3
 
-_FAMILIES = (catalogue.DATABASE_UP, catalogue.DEPTH, catalogue.OLDEST, catalogue.WORKERS)
+_FAMILIES = (
+    catalogue.DATABASE_UP,
+    catalogue.DEPTH,
+    catalogue.OLDEST,
+    catalogue.WORKERS,
+    catalogue.SCHEDULES,
+    catalogue.OVERDUE,
+)
 # Those that stopped are history.
 _STATES = ("alive", "draining", "silent")
 
@@ -39,6 +46,7 @@ class Reading(NamedTuple):
     at: float
     depths: list[reports.QueueDepth]
     workers: Counter[str]
+    schedules: reports.ScheduleDepth
 
 
 class Depths:
@@ -60,7 +68,7 @@ class Depths:
 
     def collect(self) -> Iterator[Metric]:
         """Return what the databases answered last."""
-        up, depth, oldest, workers = map(family_of, _FAMILIES)
+        up, depth, oldest, workers, schedules, overdue = map(family_of, _FAMILIES)
         sources = {alias: self._sources.setdefault(alias, _Source(alias)) for alias in self._aliases()}
         for source in sources.values():
             source.ask_if_due()
@@ -76,7 +84,10 @@ class Depths:
                 oldest.add_metric((alias, each.queue), each.oldest_ready_seconds or 0.0)
             for state in _STATES:
                 workers.add_metric((alias, state), reading.workers[state])
-        return iter((up, depth, oldest, workers))
+            schedules.add_metric((alias, "disabled"), reading.schedules.disabled)
+            schedules.add_metric((alias, "paused"), reading.schedules.paused)
+            overdue.add_metric((alias,), reading.schedules.overdue_seconds)
+        return iter((up, depth, oldest, workers, schedules, overdue))
 
 
 class _Source:
@@ -123,7 +134,8 @@ class _Source:
                 workers = Counter(
                     each.state for each in reports.list_workers(using=session) if not each.is_gone
                 )
-            self._reading = Reading(time.monotonic(), depths, workers)
+                schedules = reports.read_schedule_depth(using=session)
+            self._reading = Reading(time.monotonic(), depths, workers, schedules)
         except (psycopg.Error, Error, PgBrokerError) as error:
             self._reading = None
             _log.warning(

@@ -7,17 +7,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from pgbroker import telemetry
+from pgbroker import schedule, telemetry
 from pgbroker.lifecycle.dispatch import dispatch
 from pgbroker.lifecycle.take_due import take_due
 from pgbroker.metrics import catalogue
+from pgbroker.metrics.depths import Depths
 from pgbroker.metrics.schedules import ScheduleCounts
 from pgbroker.policy.cron import zones
+from pgbroker.registry import synchronise
 from pgbroker.runtime.health import SchedulerHealth
 from pgbroker.runtime.scheduler import Scheduler, SchedulerOptions
 from pgbroker.schedules.decide import decide
+from pgbroker.schedules.declare import declarations
+from pgbroker.schedules.sync import sync
 from pgbroker.schedules.tick import tick
+from pgbroker.tenancy import tenant_context
 from pgbroker.worker import answering_scheduler
+from tests.support.handlers import nothing
 from tests.support.schedules import EVERY_MINUTE, entry, make, now, set_row, stopped
 from tests.support.scraping import get
 
@@ -92,6 +98,52 @@ def test_every_family_is_described_and_collected(counts):
 
     assert [family.name for family in counts.describe()] == names
     assert [family.name for family in counts.collect()] == names
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_stands_still_and_what_is_overdue_is_told_of_all_tenants():
+    assert standing() == {"disabled": 0, "paused": 0, "overdue": 0}
+
+    with tenant_context("acme"):
+        make("off", due=False, enabled=False, next_run_at=None)
+        # Whatever else it is, it is disabled.
+        make("both", due=False, enabled=False, next_run_at=None, paused_at=now())
+    make("paused", due=False, next_run_at=None, paused_at=now())
+    make("to come", due=False)
+    assert standing() == {"disabled": 2, "paused": 1, "overdue": 0}
+
+    waits = make("due")
+    set_row(waits, watermark=now() - timedelta(minutes=9), next_run_at=now() - timedelta(minutes=5))
+    set_row(make("less"), watermark=now() - timedelta(minutes=9), next_run_at=now() - timedelta(minutes=2))
+    found = standing()
+    assert 300 <= found.pop("overdue") < 330
+
+
+def standing() -> dict[str, float]:
+    """Return what a fresh look tells of schedules."""
+    found = {
+        (sample.name, sample.labels.get("state")): sample.value
+        for family in Depths(lambda: ["default"]).collect()
+        for sample in family.samples
+        if sample.labels["database"] == "default"
+    }
+    return {
+        "disabled": found["pgbroker_schedules", "disabled"],
+        "paused": found["pgbroker_schedules", "paused"],
+        "overdue": found["pgbroker_schedule_overdue_seconds", None],
+    }
+
+
+def test_a_schedule_that_the_code_has_no_more_is_counted_when_it_is_disabled(counts, monkeypatch):
+    monkeypatch.setattr(declarations, "_known", {})
+    synchronise(using="default")
+    schedule("nightly", nothing, cron="0 2 * * *", timezone="UTC")
+    sync(using="default")
+    declarations.forget("nightly")
+
+    sync(using="default")
+
+    assert read(counts)["pgbroker_schedules_disabled_total",] == 1
 
 
 def test_a_scheduler_answers_prometheus_and_probes():
