@@ -27,6 +27,7 @@ from tests.support.links import (
     claim,
     edges,
     end,
+    group,
     job,
     levels,
     links,
@@ -198,6 +199,57 @@ def test_levels_follow_a_late_edge():
     assert levels(late) == [3]
     add(below, late)
     assert levels(below) == [4]
+
+
+def chain_of(length: int) -> list[UUID]:
+    """Enqueue a chain in one call; the first waits for nobody, the last is at level length - 1."""
+    ids = [str(uuid4()) for _ in range(length)]
+    links(
+        *(
+            {"id": id, "depends_on": [before] if before else []}
+            for before, id in zip([None, *ids], ids, strict=False)
+        )
+    )
+    return [UUID(each) for each in ids]
+
+
+def test_levels_of_those_below_follow_a_late_edge_through_groups_too():
+    top, above = job(), job(job())
+    middle = job(top)
+    group_id, (member, other) = sealed_group("g", {"depends_on": [str(middle)]}, {})
+    behind = job(group_id_reference := {"group": "g"})
+    next_id = open_group("next", group_id_reference)
+    links({"group": "next", "name": "a"}, {"group": "next", "depends_on": ["a"]})
+    last = job({"group": "next"})
+    assert levels(top, middle, member, behind, last) == [0, 1, 2, 3, 4]
+
+    add(top, above)
+
+    assert levels(top, middle, member, other, behind) == [2, 3, 4, 0, 5]
+    assert (group(group_id).level, group(next_id).level, levels(last)) == (4, 5, [6])
+
+
+def test_a_group_that_is_sealed_is_as_deep_as_its_members_for_those_that_wait_already():
+    group_id = open_group("g")
+    behind = job({"group": "g"})
+    below = job(behind)
+    links({"group": "g", "depends_on": [str(job(job()))]})
+
+    seal(group_id)
+
+    assert (group(group_id).level, levels(behind, below)) == (2, [3, 4])
+
+
+def test_a_late_edge_that_makes_too_deep_what_waits_already_is_refused():
+    upper, lower = chain_of(6000), chain_of(4001)
+    one_less = job(upper[-1])
+
+    assert refused_edge(lower[0], one_less)[0] == "dependency_too_deep"
+    assert levels(lower[0], lower[-1]) == [0, 4000]
+    add(lower[0], upper[-1])
+
+    assert levels(lower[0], lower[-1]) == [6000, 10000]
+    assert refused_edge(job(), lower[-1])[0] == "dependency_too_deep"
 
 
 # ------------------------------------------------------------------ cycles

@@ -23,6 +23,7 @@ from tests.support.links import (
     edges,
     end,
     job,
+    levels,
     links,
     open_group,
     passes,
@@ -70,6 +71,45 @@ def test_a_reference_to_a_member_waits_for_that_member():
     assert edges(dependent) == {member.job_id: (0, False)}
     end(member.job_id)
     assert status(dependent) == READY
+
+
+def test_a_reference_that_comes_true_is_as_deep_as_what_it_names():
+    dependent, to_group = job(job(), {"group": "later", "job": "last", "within_seconds": 60}), waits_for(None)
+    below = job(dependent)
+    group_id = open_group("later")
+    links(
+        {"group": "later", "name": "first"},
+        {"group": "later", "name": "second", "depends_on": ["first"]},
+        {"group": "later", "name": "last", "depends_on": ["second"]},
+    )
+
+    deferred()
+    seal(group_id)
+
+    assert levels(dependent, below, to_group) == [3, 4, 3]
+    assert set(JobDependency.objects.filter(dependent_id=dependent).values_list("level", flat=True)) == {3}
+
+
+@pytest.mark.parametrize(("level", "below"), [(10_000, 0), (9_999, 1), (9_998, 2)])
+def test_a_reference_to_what_is_too_deep_ends_as_if_it_had_expired(level, below):
+    dependent = waits_for("last")
+    chain = [dependent]
+    for _ in range(below):
+        chain.append(job(chain[-1]))
+    open_group("later")
+    (last,) = links({"group": "later", "name": "last", "depends_on": [str(job())]})
+    # As if a chain of that length were above it.
+    JobDependency.objects.filter(dependent_id=last.job_id).update(level=level)
+
+    assert deferred() == 1
+    passes()
+
+    assert (set(statuses(*chain)), references(dependent)) == ({CANCELLED}, [])
+    assert not edges(dependent)
+    assert why(dependent) == ("reference_expired", None)
+    assert JobState.objects.get(job=dependent).reason == (
+        "it waited for job last of run group later: the chain would be longer than 10000 jobs"
+    )
 
 
 def test_what_came_and_ended_meanwhile_decides_at_once():

@@ -218,24 +218,21 @@ begin
                         if coalesce(deferred.job_id, deferred.group_id) in (
                             select unnest(array[job.id, job.run_group_id]) from pgbroker.job where job.id = deferred.dependent_id
                         ) then
-                            refusal := 'the job would wait for itself';
+                            raise exception 'the job itself' using errcode = 'PB001', hint = 'self_dependency';
                         end if;
+                        perform pgbroker.add_deferred_1(
+                            deferred.dependent_id, deferred.job_id, deferred.group_id, deferred.tenant_id, deferred.on_failure
+                        );
                     exception when sqlstate 'PB001' then
-                        refusal := 'the job would wait for itself';
+                        get stacked diagnostics refusal = pg_exception_hint;
+                        refusal := case refusal
+                            when 'dependency_too_deep' then 'the chain would be longer than 10000 jobs'
+                            else 'the job would wait for itself'
+                        end;
                     end;
                 end if;
                 delete from pgbroker.deferred_reference where id = deferred.id;
                 if refusal is null then
-                    insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
-                    values (
-                        deferred.dependent_id,
-                        coalesce(deferred.job_id, deferred.group_id),
-                        case when deferred.job_id is null then 1 else 0 end,
-                        deferred.tenant_id,
-                        deferred.on_failure,
-                        1
-                    )
-                    on conflict do nothing;
                     perform pgbroker.resolve_over_1(
                         array[coalesce(deferred.job_id, deferred.group_id)], array[deferred.dependent_id]
                     );
@@ -259,6 +256,38 @@ begin
         end if;
         perform set_config('pgbroker.scope', scope_before, true), set_config('pgbroker.tenant_id', tenant_before, true);
     end loop;
+end
+$function$;
+
+-- Add the edge of a job, whose row the caller has locked, to what it has waited for by name. Raises dependency_too_deep.
+create function pgbroker.add_deferred_1(dependent uuid, to_job uuid, to_group uuid, tenant text, policy smallint) returns void
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
+declare
+    deepest constant int := 1 + coalesce(
+        case
+            when to_job is not null then pgbroker.level_of_1(to_job)
+            else (select run_group.level from pgbroker.run_group where run_group.id = to_group)
+        end,
+        0
+    );
+    before constant int := pgbroker.level_of_1(dependent);
+begin
+    if deepest > 10000 then
+        raise exception 'the chain is longer than 10000 jobs' using errcode = 'PB001', hint = 'dependency_too_deep';
+    end if;
+    insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
+    values (
+        dependent,
+        coalesce(to_job, to_group),
+        case when to_job is null then 1 else 0 end,
+        tenant,
+        policy,
+        greatest(deepest, before)
+    )
+    on conflict do nothing;
+    perform pgbroker.deepen_1(dependent, coalesce(before, 0));
 end
 $function$;
 

@@ -174,6 +174,8 @@ create function pgbroker.seal_group_1(group_id uuid) returns smallint
 language plpgsql volatile
     set enable_seqscan = off
 as $function$
+declare
+    deepest int;
 begin
     perform from pgbroker.run_group where run_group.id = group_id for update;
     update pgbroker.run_group
@@ -184,8 +186,11 @@ begin
             0
         ))
     where run_group.id = group_id
-      and run_group.state = 0 /* open */;
+      and run_group.state = 0 /* open */
+    returning level into deepest;
     if found then
+        -- Too deep by now for those that wait already, it may be: they do, and nothing more comes below them.
+        perform pgbroker.lift_1(group_id, deepest);
         perform pgbroker.resolve_1(array[group_id], 500, interval '0', null, true);
     end if;
     return (select run_group.state from pgbroker.run_group where run_group.id = group_id);
@@ -206,7 +211,7 @@ declare
     misfit constant text := pgbroker.links_misfit_1(null, null, depends_on, on_failure);
     deferred int;
     added int;
-    deepest int;
+    before int;
 begin
     if misfit is not null then
         raise exception '%', misfit using errcode = 'PB001', hint = 'invalid_option';
@@ -268,20 +273,110 @@ begin
     where job.id = dependent.id
       and job.status in (0 /* scheduled */, 2 /* ready */)
       and cardinality(edges) > 0;
+    before := pgbroker.level_of_1(dependent.id);
     insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id, on_failure, level)
     select dependent.id, edge.prerequisite_id, edge.kind, tenant, edge.on_failure, edge.level
     from unnest(edges) as edge
     where edge.within is null;
     get diagnostics added = row_count;
-    -- All edges of a job have its level.
-    deepest := (select max(known.level) from pgbroker.job_dependency as known where known.dependent_id = dependent.id);
-    update pgbroker.job_dependency as edge
-    set level = deepest
-    where edge.dependent_id = dependent.id
-      and edge.level < deepest;
+    perform pgbroker.deepen_1(dependent.id, coalesce(before, 0));
     perform pgbroker.resolve_over_1(
         array(select edge.prerequisite_id from unnest(edges) as edge where edge.within is null), array[dependent.id]
     );
     return added + deferred;
+end
+$function$;
+
+-- Let all edges of a job, whose row the caller has locked, have its level, now that it has new ones; who waits for it is
+-- deeper with it, if it is deeper than *before*. Raises dependency_too_deep.
+create function pgbroker.deepen_1(dependent uuid, before int) returns void
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
+declare
+    deepest constant int := (select max(known.level) from pgbroker.job_dependency as known where known.dependent_id = dependent);
+begin
+    update pgbroker.job_dependency as edge
+    set level = deepest
+    where edge.dependent_id = dependent
+      and edge.level < deepest;
+    if deepest > before and pgbroker.lift_1(dependent, deepest) > 10000 then
+        raise exception 'the chain is longer than 10000 jobs' using errcode = 'PB001', hint = 'dependency_too_deep';
+    end if;
+end
+$function$;
+
+-- Raise the levels of those that wait for a job or a group, now that it has this one, and of those below them, to 10000 at
+-- most. Returns the deepest level below, which may be more. Only what is open: the rest has run. One that somebody holds
+-- stays as it is, so that nobody is waited for: a level is for the limit and for pictures, and decides about nobody.
+create function pgbroker.lift_1(node uuid, level int) returns int
+language plpgsql volatile
+    set enable_seqscan = off
+as $function$
+declare
+    ids uuid[];
+    levels int[];
+    locked uuid[];
+begin
+    if not exists (select from pgbroker.open_edges_to_1(node))
+        and not exists (select from pgbroker.job where job.id = node and job.run_group_id is not null)
+    then
+        return level;
+    end if;
+    with recursive risen (id, level) as (
+        select lift_1.node, lift_1.level
+        union
+        select next.id, next.level
+        from risen
+        cross join lateral (
+            select edge.dependent_id as id, risen.level + 1 as level
+            from pgbroker.open_edges_to_1(risen.id) as edge
+            cross join lateral (
+                select case
+                    when edge.kind < 2 then pgbroker.level_of_1(edge.dependent_id)
+                    else (select held.level from pgbroker.run_group as held where held.id = any (array[edge.dependent_id]))
+                end as level
+                offset 0
+            ) as known
+            where known.level <= risen.level
+            union all
+            -- A group that is sealed is as deep as its deepest member; of an open one that is counted when it is sealed.
+            select held.id, risen.level
+            from pgbroker.job as member
+            cross join lateral (
+                select run_group.id, run_group.state, run_group.level
+                from pgbroker.run_group
+                where run_group.id = any (array[member.run_group_id])
+                offset 0
+            ) as held
+            where member.id = any (array[risen.id])
+              and held.state = 1 /* sealed */
+              and held.level < risen.level
+            offset 0
+        ) as next
+        where risen.level <= 10000
+    )
+    select array_agg(deepest.id), array_agg(deepest.level)
+    into ids, levels
+    from (select risen.id, max(risen.level) as level from risen where risen.id <> node group by risen.id) as deepest;
+    if ids is null then
+        return level;
+    end if;
+    locked := array(select job.id from pgbroker.job where job.id = any (ids) order by job.id for no key update skip locked);
+    update pgbroker.job_dependency as edge
+    set level = least(risen.level, 10000)
+    from unnest(ids, levels) as risen (id, level)
+    where edge.dependent_id = any (array[risen.id])
+      and (risen.id in (select unnest(locked))) is true
+      and edge.level < least(risen.level, 10000);
+    locked := array(
+        select run_group.id from pgbroker.run_group where run_group.id = any (ids) order by run_group.id for no key update skip locked
+    );
+    update pgbroker.run_group
+    set level = least(risen.level, 10000)
+    from unnest(ids, levels) as risen (id, level)
+    where run_group.id = any (array[risen.id])
+      and (risen.id in (select unnest(locked))) is true;
+    return (select max(each.level) from unnest(levels || lift_1.level) as each (level));
 end
 $function$;
