@@ -21,6 +21,7 @@ _SPELLED_OUT = re.compile(r"[A-Z_.]")
 _ODD_SEGMENT = re.compile(r"(^|/)[.]{0,2}(/|\Z)")
 _ODD_CHARACTER = re.compile(r"[^ -~]|\\")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MILLISECOND = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 class Stub(NamedTuple):
@@ -66,9 +67,11 @@ def name_of(tenant: str, kind: Kind, job_id: UUID, *, attempt: int | None = None
     """
     Name a body: tenant, kind, the day its job was made, job, and for a result the attempt's lease token.
 
-    The day comes from the id, a UUIDv7, and serves those who list the storage; nothing is decided by it.
+    The day comes from the id, a UUIDv7, and serves those who list the storage; nothing is decided by it. An id of a
+    caller's own making may lie further in the future than there are dates: it has the last of them.
     """
-    day = _EPOCH + timedelta(milliseconds=job_id.int >> 80) if job_id.version == 7 else _EPOCH
+    milliseconds = min(job_id.int >> 80, _LAST_MILLISECOND) if job_id.version == 7 else 0
+    day = _EPOCH + timedelta(milliseconds=milliseconds)
     ending = "" if attempt is None else f"-{attempt}"
     return f"{folder_of(tenant)}{kind}/{day:%Y-%m-%d}/{job_id}{ending}.json"
 

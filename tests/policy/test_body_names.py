@@ -57,6 +57,13 @@ def test_a_name_carries_the_day_and_the_job_for_whoever_sweeps() -> None:
     assert "/1970-01-01/" in name_of("acme", "arguments", UUID(int=5))
 
 
+@pytest.mark.parametrize("first", ["e677d21f-dbff", "e677d21f-dc00", "ffffffff-ffff"])
+def test_an_id_from_after_the_last_day_has_the_last_day(first: str) -> None:
+    name = name_of("acme", "results", UUID(f"{first}-7000-8000-000000000000"), attempt=1)
+
+    assert name == f"pgbroker/acme/results/9999-12-31/{first}-7000-8000-000000000000-1.json"
+
+
 ODD_NAMES = [
     "", "/", "pgbroker", "pgbroker/", "pgbroker/acme/", "pgbroker/acme/x", "pgbroker/acme/../globex/x",
     "pgbroker/acme/./x", "pgbroker/acme//x", "pgbroker/acme/x/", "pgbroker/acme/x\n", "pgbroker/acme/\x00",
