@@ -5,11 +5,13 @@ from uuid import UUID
 
 from pgbroker import control
 from pgbroker.lifecycle.cancel_group import CancelledGroup, cancel_group
-from pgbroker.lifecycle.group_progress import find_failed_members
+from pgbroker.lifecycle.group_progress import BEFORE_ALL, find_failed_members
 from pgbroker.lifecycle.retry import Retried, retry_many
 
 # Members that one statement takes.
 PAGE = 500
+# Members that are looked for at a time: they are sorted, so a look costs as much as all that are left.
+LOOK = 5000
 # How often members are tried again that were in the way of each other.
 ROUNDS_MAX = 10
 
@@ -28,22 +30,21 @@ def retry_failed_pages(
     Each gets *attempts* more. What was cancelled because of them comes back by itself, and the group with them.
     Of a member that is answered more than once, the last answer holds.
     """
-    after, left, barred = UUID(int=0), limit, list[UUID]()
+    after, left, barred = BEFORE_ALL, limit, list[UUID]()
     while left is None or left > 0:
-        most = PAGE if left is None else min(PAGE, left)
-        page = find_failed_members(group_id, cancelled=cancelled, after=after, limit=most, using=using)
-        if not page:
+        most = LOOK if left is None else min(LOOK, left)
+        found = find_failed_members(group_id, cancelled=cancelled, after=after, limit=most, using=using)
+        if not found:
             break
-        answers = _retry(page, attempts, using)
-        yield answers
-        barred += [each.job_id for each in answers if each.outcome == "prerequisite_failed"]
-        after, left = page[-1], None if left is None else left - len(page)
+        for answers in _retry_pages([each.job_id for each in found], attempts, using):
+            yield answers
+            barred += [each.job_id for each in answers if each.outcome == "prerequisite_failed"]
+        after, left = found[-1], None if left is None else left - len(found)
     for _ in range(ROUNDS_MAX):
-        # What was in their way may have come later in the order of ids.
+        # What was in their way may have come later: levels are not always what they should be.
         tried, barred = barred, []
         progressed = False
-        for start in range(0, len(tried), PAGE):
-            answers = _retry(tried[start : start + PAGE], attempts, using)
+        for answers in _retry_pages(tried, attempts, using):
             freed = [each for each in answers if each.outcome == "retried"]
             barred += [each.job_id for each in answers if each.outcome == "prerequisite_failed"]
             progressed = progressed or bool(freed)
@@ -52,10 +53,11 @@ def retry_failed_pages(
             return
 
 
-def _retry(job_ids: list[UUID], attempts: int, using: str) -> list[Retried]:
-    answers = retry_many(job_ids, attempts=attempts, using=using)
-    control.wake_queues(answers, using=using)
-    return answers
+def _retry_pages(job_ids: list[UUID], attempts: int, using: str) -> Iterator[list[Retried]]:
+    for start in range(0, len(job_ids), PAGE):
+        answers = retry_many(job_ids[start : start + PAGE], attempts=attempts, using=using)
+        control.wake_queues(answers, using=using)
+        yield answers
 
 
 def cancel_group_pages(

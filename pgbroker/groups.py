@@ -10,14 +10,13 @@ from django.db import transaction
 
 from pgbroker.bulk import Outcome, enqueue_calls
 from pgbroker.conf import settings
-from pgbroker.control import PAGE, wake_queues
 from pgbroker.errors import EnqueueRefused, GroupNotFound, InvalidOption
+from pgbroker.group_control import cancel_group_pages, retry_failed_pages
 from pgbroker.group_options import group_options
-from pgbroker.lifecycle.cancel_group import CancelledGroup, cancel_group
+from pgbroker.lifecycle.cancel_group import CancelledGroup
 from pgbroker.lifecycle.find_group import find_group, group_of_job
-from pgbroker.lifecycle.group_progress import find_failed_members, group_progress
+from pgbroker.lifecycle.group_progress import group_progress
 from pgbroker.lifecycle.open_group import open_group
-from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.seal_group import seal_group
 from pgbroker.policy.values import whole
 from pgbroker.progress import Progress, progress_of
@@ -30,10 +29,6 @@ from pgbroker.wakeups import tell_freed
 
 if TYPE_CHECKING:
     from pgbroker.compat import TaskResult
-
-_BEFORE_ALL = UUID(int=0)
-# Members that one statement of a cancel takes.
-BATCH = 500
 
 
 class RunGroup:
@@ -124,17 +119,15 @@ class RunGroup:
         What depends on it ends as its `on_failure` says. In batches, each committed by itself unless the caller has
         a transaction open. Returns the group's state, and how many were cancelled and asked. Raises `GroupNotFound`.
         """
-        total = None
-        while total is None or total.is_left:
-            with self._in_its_tenant():
-                answer = cancel_group(self.id, reason=reason, by=by, limit=BATCH, using=self.using)
-            if answer is None:
-                raise self._not_found()
-            if total is not None:
-                answer = answer._replace(
-                    cancelled=answer.cancelled + total.cancelled, requested=answer.requested + total.requested
+        total: CancelledGroup | None = None
+        with self._in_its_tenant():
+            for page in cancel_group_pages(self.id, reason=reason, by=by, using=self.using):
+                total = page._replace(
+                    cancelled=page.cancelled + (total.cancelled if total else 0),
+                    requested=page.requested + (total.requested if total else 0),
                 )
-            total = answer
+        if total is None:
+            raise self._not_found()
         tell_freed(using=self.using)
         return total
 
@@ -146,16 +139,9 @@ class RunGroup:
         Members that completed stay as they are. In pages, as `pgbroker.redrive`; returns how many were retried.
         """
         whole("attempts", attempts, 1, 10_000)
-        retried, after = 0, _BEFORE_ALL
         with self._in_its_tenant():
-            while page := find_failed_members(
-                self.id, cancelled=cancelled, after=after, limit=PAGE, using=self.using
-            ):
-                answers = retry_many(page, attempts=attempts, using=self.using)
-                wake_queues(answers, using=self.using)
-                retried += sum(answer.outcome == "retried" for answer in answers)
-                after = page[-1]
-        return retried
+            pages = retry_failed_pages(self.id, cancelled=cancelled, attempts=attempts, using=self.using)
+            return sum(answer.outcome == "retried" for page in pages for answer in page)
 
     def progress(self) -> Progress:
         """Count the members by status. Raises `GroupNotFound`."""
@@ -282,7 +268,9 @@ class run_group:
 
 
 def _seal(group: RunGroup) -> None:
-    group.seal()
+    # Of what the block has told Django to roll back, nothing is left to seal.
+    if not transaction.get_rollback(using=group.using):
+        group.seal()
 
 
 def get_group(name: str, *, using: str | None = None) -> RunGroup:

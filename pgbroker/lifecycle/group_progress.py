@@ -29,17 +29,38 @@ def group_progress(group_id: UUID, *, using: str | db.Session = "default") -> Gr
     return found[0] if found else None
 
 
+class FailedMember(NamedTuple):
+    """A member that ended badly, and how many jobs in a row it waits for."""
+
+    job_id: UUID
+    level: int
+
+
+BEFORE_ALL = FailedMember(UUID(int=0), 0)
+
+
 def find_failed_members(
-    group_id: UUID, *, cancelled: bool, after: UUID, limit: int, using: str | db.Session = "default"
-) -> list[UUID]:
+    group_id: UUID,
+    *,
+    cancelled: bool,
+    after: FailedMember = BEFORE_ALL,
+    limit: int,
+    using: str | db.Session = "default",
+) -> list[FailedMember]:
     """
-    Find members that failed or are dead letters, *cancelled* ones too if asked for, from *after* on, by id.
+    Find members that failed or are dead letters, *cancelled* ones too if asked for, after that one, by level and id.
 
     What was cancelled because of another job is not among them.
     """
     return db.fetch(
         "find_failed_members",
-        {"group_id": group_id, "cancelled": cancelled, "after": after, "limit": limit},
-        lambda values: values[0],
+        {
+            "group_id": group_id,
+            "cancelled": cancelled,
+            "after_level": after.level,
+            "after": after.job_id,
+            "limit": limit,
+        },
+        FailedMember._make,
         using=using,
     )

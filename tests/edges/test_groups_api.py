@@ -44,6 +44,7 @@ from pgbroker.states import GroupState, Status
 from pgbroker.tenancy import scope_all
 from pgbroker.testing import guards_off, run_jobs
 from tests.support.jobs import reason, status
+from tests.support.links import links, passes, statuses
 from tests.support.sessions import InThread, second_session, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
@@ -126,6 +127,15 @@ def test_a_block_that_raises_leaves_nothing_behind_and_the_callers_transaction_a
     assert not Stored.objects.exists()
     with run_group("nightly"):
         pass
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_block_that_is_to_be_rolled_back_leaves_nothing_behind_and_raises_nothing() -> None:
+    with run_group("nightly") as group:
+        group.enqueue(step, 1)
+        transaction.set_rollback(True)
+
+    assert (Stored.objects.count(), Job.objects.count()) == (0, 0)
 
 
 def test_a_refusal_inside_of_the_block_may_be_caught() -> None:
@@ -453,7 +463,7 @@ def test_cancelling_a_group_cancels_its_members_and_what_depends_on_it() -> None
 
 
 def test_a_large_group_is_cancelled_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgbroker.groups.BATCH", 2)
+    monkeypatch.setattr("pgbroker.group_control.PAGE", 2)
     with run_group("g") as group:
         group.enqueue_many([step.bind(number) for number in range(5)])
 
@@ -501,7 +511,7 @@ def test_what_was_cancelled_because_of_another_job_is_left_to_that_one() -> None
 
 
 def test_cancelled_members_are_retried_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgbroker.groups.PAGE", 2)
+    monkeypatch.setattr("pgbroker.group_control.PAGE", 2)
     with run_group("g") as group:
         group.enqueue_many([step.bind(number) for number in range(5)])
     group.cancel()
@@ -511,6 +521,27 @@ def test_cancelled_members_are_retried_when_that_is_asked_for(monkeypatch: pytes
     run_jobs()
 
     assert state("g") == GroupState.COMPLETED
+
+
+def test_members_that_wait_for_each_other_are_all_retried_whatever_the_order_of_their_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A chain against the order of ids, longer than rounds would bring back page by page.
+    ids = [str(each) for each in sorted((uuid4() for _ in range(30)), reverse=True)]
+    with run_group("g") as group:
+        links(
+            *(
+                {"group": "g", "id": id, "depends_on": [above] if above else []}
+                for above, id in zip([None, *ids], ids, strict=False)
+            )
+        )
+    group.cancel()
+    monkeypatch.setattr("pgbroker.group_control.PAGE", 1)
+
+    assert group.retry_failed(cancelled=True) == 30
+    passes()
+
+    assert statuses(*map(UUID, ids)) == [Status.READY] + [Status.WAITING] * 29
 
 
 def test_a_group_of_another_tenant_is_not_there() -> None:
