@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from pgbroker.compat import TaskContext, TaskResult, TaskResultStatus
 from pgbroker.conf import settings
-from pgbroker.errors import AttemptCancelled, GroupNotFound
+from pgbroker.errors import AttemptCancelled
 from pgbroker.groups import group_of
 from pgbroker.lease import Lease
 from pgbroker.prerequisites import Prerequisites, prerequisites_of
@@ -144,12 +144,10 @@ class JobContext(_TaskContext):
         Enqueue a call into the run group of this job, which must be open still, and return Django's `TaskResult`.
 
         A job that runs twice grafts twice, unless the call has an idempotency key. Raises `GroupNotFound` when the
-        job is in no group, and `GroupSealed`.
+        job is in no group, `GroupSealed`, and `AttemptCancelled` when the attempt has lost its lease.
         """
         with tenant_context(self.lease.tenant_id):
-            group = group_of(self.lease.job_id, using=self.using)
-            if group is None:
-                raise GroupNotFound(f"job {self.lease.job_id} is in no run group")
+            group = group_of(self.lease, using=self.using)
             return cast("TaskResult[P, R]", group.enqueue(task.bind(*args, **kwargs)))
 
     async def agraft(self, task: JobTask[P, R], *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":

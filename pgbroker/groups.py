@@ -10,9 +10,10 @@ from django.db import transaction
 
 from pgbroker.bulk import Outcome, enqueue_calls
 from pgbroker.conf import settings
-from pgbroker.errors import EnqueueRefused, GroupNotFound, InvalidOption
+from pgbroker.errors import AttemptCancelled, EnqueueRefused, GroupNotFound, InvalidOption
 from pgbroker.group_control import cancel_group_pages, retry_failed_pages
 from pgbroker.group_options import group_options
+from pgbroker.lease import Lease
 from pgbroker.lifecycle.cancel_group import CancelledGroup
 from pgbroker.lifecycle.find_group import find_group, group_of_job
 from pgbroker.lifecycle.group_progress import group_progress
@@ -282,10 +283,19 @@ def get_group(name: str, *, using: str | None = None) -> RunGroup:
     return _handle(found.id, found.name, alias)
 
 
-def group_of(job_id: UUID, *, using: str) -> RunGroup | None:
-    """Return the run group that a job of the current tenant is in."""
-    found = group_of_job(job_id, using=using)
-    return None if found is None else _handle(found.id, found.name, using)
+def group_of(lease: Lease, *, using: str) -> RunGroup:
+    """
+    Return the run group of the job that an attempt of the current tenant works on.
+
+    Raises `GroupNotFound` when it is in none, and `AttemptCancelled` when the lease is lost: another attempt runs, or
+    the job is over, and whatever this one did would be done twice.
+    """
+    found = group_of_job(lease.job_id, lease_token=lease.lease_token, using=using)
+    if found is None or not found.is_held:
+        raise AttemptCancelled(f"the attempt has lost its lease on job {lease.job_id}")
+    if found.id is None or found.name is None:
+        raise GroupNotFound(f"job {lease.job_id} is in no run group")
+    return _handle(found.id, found.name, using)
 
 
 def _handle(group_id: UUID, name: str, using: str) -> RunGroup:

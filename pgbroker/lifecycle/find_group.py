@@ -19,7 +19,18 @@ def find_group(name: str, *, using: str | db.Session = "default") -> FoundGroup 
     return found[0] if found else None
 
 
-def group_of_job(job_id: UUID, *, using: str | db.Session = "default") -> FoundGroup | None:
-    """Find the run group that a job of the current tenant is in."""
-    found = db.fetch("group_of_job", {"job_id": job_id}, FoundGroup._make, using=using)
+class GroupOfAttempt(NamedTuple):
+    """The run group of an attempt's job, where it is in one; and whether the attempt still holds its lease."""
+
+    is_held: bool
+    id: UUID | None
+    name: str | None
+
+
+def group_of_job(
+    job_id: UUID, *, lease_token: int, using: str | db.Session = "default"
+) -> GroupOfAttempt | None:
+    """Find the run group that a job of the current tenant is in; None where there is no such job."""
+    asked = {"job_id": job_id, "lease_token": lease_token}
+    found = db.fetch("group_of_job", asked, GroupOfAttempt._make, using=using)
     return found[0] if found else None

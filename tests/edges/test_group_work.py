@@ -9,10 +9,14 @@ import pytest
 from django.test import TestCase
 
 from pgbroker import JobContext, get_group, get_job, job, run_group, tenant_context
-from pgbroker.errors import GroupNotFound, GroupSealed
+from pgbroker.context import Stop
+from pgbroker.errors import AttemptCancelled, GroupNotFound, GroupSealed
+from pgbroker.lifecycle.promote import promote
 from pgbroker.models import Job
+from pgbroker.registry import lookup
 from pgbroker.states import GroupState, Status
 from pgbroker.testing import inline_jobs, run_jobs
+from tests.support.jobs import age, claim_many, completed, queue_id, reap_all, settle_one
 
 pytestmark = pytest.mark.django_db
 
@@ -90,6 +94,29 @@ def test_a_job_outside_of_a_group_or_in_a_sealed_one_adds_nothing() -> None:
 
     assert isinstance(errors.pop(UUID(outside.id)), GroupNotFound)
     assert {type(error) for error in errors.values()} == {GroupSealed}
+
+
+@pytest.mark.parametrize("taken_back", ["to be run again", "running elsewhere", "settled"])
+def test_an_attempt_that_lost_its_lease_adds_nothing(taken_back: str) -> None:
+    with run_group("g", seal=False) as group:
+        group.enqueue(grafts, 1)
+    (lease,) = claim_many()
+    context = JobContext(lease, lookup(grafts.key), Stop())
+    assert context.graft(step, 1)
+    if taken_back == "settled":
+        settle_one(completed(lease))
+    else:
+        age(lease.job_id, hours=1)
+        reap_all()
+        if taken_back == "running elsewhere":
+            age(lease.job_id, hours=1)
+            promote([queue_id()], limit=10)
+            assert lease.job_id in {each.job_id for each in claim_many()}
+
+    with pytest.raises(AttemptCancelled, match=f"lost its lease on job {lease.job_id}"):
+        context.graft(step, 2)
+
+    assert group.progress().total == 2
 
 
 def test_a_job_of_another_tenant_adds_to_its_own_group() -> None:
