@@ -32,7 +32,7 @@ from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
 from pgbroker.lifecycle.unblock import Unblocked, unblock_many
 from pgbroker.options import checked_tag
 from pgbroker.policy.values import duration as checked_duration
-from pgbroker.policy.values import whole
+from pgbroker.policy.values import remark, whole
 from pgbroker.policy.why_not_running import Explanation
 from pgbroker.references import AnyPrerequisite, CallRef, HasId, as_json, checked_policy, references_of
 from pgbroker.states import Status
@@ -95,6 +95,7 @@ def cancel(job: UUID | str | HasId, *, reason: str = "", by: str = "", using: st
     Returns what was done: cancelled, requested, or unchanged when it has ended. Raises `JobNotFound`.
     """
     job_id = job_id_of(job)
+    remark("reason", reason), remark("by", by)
     answers = cancel_many([job_id], reason=reason, by=by, using=using or settings().DATABASES[0])
     if not answers:
         raise JobNotFound(job_id)
@@ -297,6 +298,7 @@ def pause(
     `UnknownJobType`, `InvalidOption`.
     """
     target = _target(queue, job_type, tenant)
+    remark("by", by), remark("reason", reason)
     made = pausing.pause(
         target,
         duration=None

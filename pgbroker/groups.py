@@ -19,7 +19,7 @@ from pgbroker.lifecycle.find_group import find_group, group_of_job
 from pgbroker.lifecycle.group_progress import group_progress
 from pgbroker.lifecycle.open_group import open_group
 from pgbroker.lifecycle.seal_group import seal_group
-from pgbroker.policy.values import whole
+from pgbroker.policy.values import remark, truth, whole
 from pgbroker.progress import Progress, progress_of
 from pgbroker.references import AnyPrerequisite, GroupRef, checked_name
 from pgbroker.registry import Call, JobTask, signature_of, synchronise_apart
@@ -120,6 +120,7 @@ class RunGroup:
         What depends on it ends as its `on_failure` says. In batches, each committed by itself unless the caller has
         a transaction open. Returns the group's state, and how many were cancelled and asked. Raises `GroupNotFound`.
         """
+        remark("reason", reason), remark("by", by)
         total: CancelledGroup | None = None
         with self._in_its_tenant():
             for page in cancel_group_pages(self.id, reason=reason, by=by, using=self.using):
@@ -139,7 +140,7 @@ class RunGroup:
         What was cancelled because of one of them comes back by itself, and so do the dependents of the group.
         Members that completed stay as they are. In pages, as `pgbroker.redrive`; returns how many were retried.
         """
-        whole("attempts", attempts, 1, 10_000)
+        whole("attempts", attempts, 1, 10_000), truth("cancelled", cancelled)
         with self._in_its_tenant():
             pages = retry_failed_pages(self.id, cancelled=cancelled, attempts=attempts, using=self.using)
             return sum(answer.outcome == "retried" for page in pages for answer in page)

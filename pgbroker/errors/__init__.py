@@ -29,6 +29,8 @@ from pgbroker.errors.dependencies import ReferenceExpired as ReferenceExpired
 from pgbroker.errors.dependencies import SelfDependency as SelfDependency
 from pgbroker.errors.dependencies import TooManyDependencies as TooManyDependencies
 
+_LONGEST_TROUBLE = 500
+
 
 class InvalidSetting(PgBrokerError):
     """A key of `PGBROKER` is unknown or its value cannot be used."""
@@ -46,6 +48,8 @@ class InvalidOption(PgBrokerError, ValueError):
     code = "invalid_option"
 
     def __init__(self, field: str, trouble: str, cure: str) -> None:
+        # What somebody wrote there may be anything, and as long as he liked.
+        trouble = trouble if len(trouble) <= _LONGEST_TROUBLE else f"{trouble[: _LONGEST_TROUBLE - 3]}..."
         super().__init__(f"{field} {sentence(trouble)} {cure}", field=field)
         self.field, self.trouble, self.cure = field, trouble, cure
 
@@ -242,7 +246,9 @@ class JobNotFound(PgBrokerError, LookupError):
     code = "job_not_found"
 
     def __init__(self, job_id: Any) -> None:
-        super().__init__(f"there is no job {job_id}. Look at the id and the tenant.", job_id=job_id)
+        super().__init__(
+            f"there is no job {str(job_id)[:100]}. Look at the id and the tenant.", job_id=job_id
+        )
         self.job_id = job_id
 
 

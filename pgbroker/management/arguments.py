@@ -15,7 +15,7 @@ from pgbroker.errors import InvalidOption, InvalidSetting, PgBrokerError
 from pgbroker.management.exits import refused
 from pgbroker.options import checked_queue, checked_tag
 from pgbroker.policy.values import duration as checked_duration
-from pgbroker.policy.values import whole
+from pgbroker.policy.values import remark, whole
 from pgbroker.runtime.options import checked_name
 from pgbroker.tenancy import checked_tenant, scope_all, tenant_context
 
@@ -146,6 +146,10 @@ class Arguments:
     def text(self, name: str) -> str | None:
         """Return a flag as it is; empty counts as not given."""
         return self.given.get(name) or None
+
+    def remark(self, name: str = "reason") -> str:
+        """Return what somebody says about what he does."""
+        return self._read(name, remark, "")
 
     def whole(self, name: str, smallest: int, largest: int, default: Any = None) -> Any:
         """Return a whole number in the range."""

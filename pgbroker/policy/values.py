@@ -9,6 +9,8 @@ from pgbroker.policy.durations import seconds_of
 
 LONGEST_TIMEOUT = timedelta(days=30)
 _NUL = "\x00"
+# Of what people say about what they do.
+LONGEST_REMARK = 2000
 
 
 def text(longest: int) -> Callable[[str, Any], str]:
@@ -19,13 +21,33 @@ def text(longest: int) -> Callable[[str, Any], str]:
             raise InvalidOption(field, f"is a {type(value).__name__}", "Give a string.")
         if not 1 <= len(value) <= longest:
             raise InvalidOption(field, f"has {len(value)} characters", f"Give 1 to {longest}.")
-        if _NUL in value or any("\ud800" <= character <= "\udfff" for character in value):
-            raise InvalidOption(
-                field, "has a NUL or a lone surrogate, which PostgreSQL cannot store", "Remove it."
-            )
-        return value
+        return _storable(field, value)
 
     return check
+
+
+def remark(field: str, value: Any) -> str:
+    """Return what somebody says about what he does, which may be empty; raises `InvalidOption`."""
+    if not isinstance(value, str):
+        raise InvalidOption(field, f"is a {type(value).__name__}", "Give a string.")
+    if len(value) > LONGEST_REMARK:
+        raise InvalidOption(field, f"has {len(value)} characters", f"Give at most {LONGEST_REMARK}.")
+    return _storable(field, value)
+
+
+def truth(field: str, value: Any) -> bool:
+    """Return *value* if it is True or False; raises `InvalidOption`."""
+    if not isinstance(value, bool):
+        raise InvalidOption(field, f"is {value!r}", "Give True or False.")
+    return value
+
+
+def _storable(field: str, value: str) -> str:
+    if _NUL in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidOption(
+            field, "has a NUL or a lone surrogate, which PostgreSQL cannot store", "Remove it."
+        )
+    return value
 
 
 def one_of(*choices: str) -> Callable[[str, Any], str]:

@@ -275,7 +275,7 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
             arguments.wrong(
                 "--yes", "is missing, and nobody is there to ask", "Add --yes, or --dry-run to look first."
             )
-        return {"reason": arguments.given["reason"], "dry_run": dry_run, "yes": sure}
+        return {"reason": arguments.remark(), "dry_run": dry_run, "yes": sure}
 
     def do_cancel(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         group: GroupLine = asked["group"]

@@ -240,7 +240,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         self._tell_outcomes(asked["ids"], answers, why, done={"retried"}, json_wanted=json_wanted)
 
     def read_cancel(self, arguments: Arguments) -> dict[str, Any]:
-        return {"ids": arguments.ids(), "reason": arguments.given["reason"]}
+        return {"ids": arguments.ids(), "reason": arguments.remark()}
 
     def do_cancel(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         answers = cancel_many(asked["ids"], reason=asked["reason"], by=operator(), using=alias)

@@ -159,7 +159,7 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
         return {
             **self.read_resume(arguments),
             "duration": arguments.duration("duration"),
-            "reason": arguments.given["reason"],
+            "reason": arguments.remark(),
         }
 
     def do_pause(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
