@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from pgbroker import Discard, JobContext, Snooze, job
-from testproject.chaos.models import Effect
+from testproject.chaos.models import Effect, Repaired
 
 QUEUE = "chaos"
 
@@ -55,6 +55,20 @@ def never(context: JobContext) -> None:
     """Fail each time: a dead letter in the end."""
     Effect.objects.create(**_of(context))
     raise Flaky("always")
+
+
+@job(name="chaos.mend", queue_name=QUEUE, takes_context=True)
+def mend(context: JobContext, graph: str) -> None:
+    """Fail for good, until somebody has repaired the graph."""
+    Effect.objects.create(**_of(context))
+    if not Repaired.objects.filter(graph=graph).exists():
+        raise Discard("it is broken")
+
+
+@job(name="chaos.called", queue_name=QUEUE, takes_context=True)
+def called(context: JobContext) -> None:
+    """Hear that a run group has ended."""
+    Effect.objects.create(**_of(context))
 
 
 def _of(context: JobContext) -> dict[str, object]:

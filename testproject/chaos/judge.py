@@ -135,7 +135,7 @@ def _judge_events(found: Verdict, job_id: UUID, history: _History, *, meddled: b
 
 
 def _judge_counters(found: Verdict, histories: Mapping[UUID, _History], *, meddled: bool) -> None:
-    (row,) = _rows(
+    (row,) = rows(
         "select sum(done), sum(done + retried + snoozed + failed + dead + cancelled) from pgbroker.job_counter"
     )
     done, all_ends = (int(each or 0) for each in row)
@@ -148,7 +148,7 @@ def _judge_counters(found: Verdict, histories: Mapping[UUID, _History], *, meddl
 
 
 def _judge_bodies(found: Verdict) -> None:
-    named = _rows(
+    named = rows(
         "select job_id, tenant_id, args_body, args from pgbroker.job_payload where args_body is not null "
         "union all select job_id, tenant_id, result_body, result from pgbroker.execution where result_body is not null"
     )
@@ -168,18 +168,19 @@ def _judge_bodies(found: Verdict) -> None:
 def _read() -> dict[UUID, _History]:
     histories = {
         job_id: _History(Status(status), attempts)
-        for job_id, status, attempts in _rows("select id, status, attempt_count from pgbroker.job")
+        for job_id, status, attempts in rows("select id, status, attempt_count from pgbroker.job")
     }
-    for job_id, number, state in _rows("select job_id, attempt_no, state from pgbroker.execution"):
+    for job_id, number, state in rows("select job_id, attempt_no, state from pgbroker.execution"):
         histories[job_id].executions.append((number, AttemptState(state)))
-    for job_id, number, token in _rows("select job_id, attempt_no, lease_token from public.chaos_effect"):
+    for job_id, number, token in rows("select job_id, attempt_no, lease_token from public.chaos_effect"):
         histories[job_id].effects.append((number, token))
-    for job_id, event in _rows("select job_id, event from pgbroker.job_event"):
+    for job_id, event in rows("select job_id, event from pgbroker.job_event"):
         histories[job_id].events[event] += 1
     return histories
 
 
-def _rows(query: str) -> list[tuple[Any, ...]]:
+def rows(query: str) -> list[tuple[Any, ...]]:
+    """Read rows of all tenants."""
     with scope_all(), connection.cursor() as cursor:
         cursor.execute(query)
         return cursor.fetchall()
@@ -196,7 +197,7 @@ def completed_by_second(zero: float) -> dict[int, int]:
     """Count completions by second of the database's clock; *zero* is where second 0 begins, in Unix time."""
     return {
         int(second): int(count)
-        for second, count in _rows(
+        for second, count in rows(
             f"select floor(extract(epoch from completed_at) - {zero:f}), count(*) "  # noqa: S608 - a number
             "from pgbroker.execution where state = 1 group by 1"
         )

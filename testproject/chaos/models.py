@@ -1,4 +1,4 @@
-"""The one table of the chaos suite: what handlers do to the world, a row for each time they do it."""
+"""What handlers do to the world, a row for each time they do it; and what has been repaired in it."""
 
 from __future__ import annotations
 
@@ -20,3 +20,12 @@ class Effect(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} attempt {self.attempt_no}"
+
+
+class Repaired(models.Model):
+    """That whatever was broken in a graph of run groups works by now."""
+
+    graph = models.CharField(max_length=100, unique=True)
+
+    def __str__(self) -> str:
+        return self.graph

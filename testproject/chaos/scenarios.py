@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from testproject.chaos.stage import Stage
 
-FAMILIES = ("processes", "server", "traffic", "people", "network", "clocks")
+FAMILIES = ("processes", "server", "traffic", "people", "network", "clocks", "groups")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,16 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from django.db import connection, connections
 
+from pgbroker.states import Status
 from pgbroker.tenancy import scope_all
 from testproject.chaos import clock, judge, pace
 from testproject.chaos.fleet import Fleet
@@ -53,6 +55,8 @@ class Stage:
         self.load: Load
         # What a scenario has to add to its line.
         self.facts: dict[str, Any] = {}
+        self._other_ledgers: list[Callable[[], Mapping[UUID, Status | None]]] = []
+        self._other_judges: list[Callable[[judge.Verdict], None]] = []
 
     # -------------------------------------------------------------- what scenarios use
 
@@ -77,6 +81,13 @@ class Stage:
     def kill(self, which: int = 0) -> None:
         """End a worker on the spot; its service manager starts another."""
         self.signal(signal.SIGKILL, which)
+
+    def also_judge(
+        self, ledger: Callable[[], Mapping[UUID, Status | None]], blame: Callable[[judge.Verdict], None]
+    ) -> None:
+        """Let jobs that a scenario has enqueued itself be judged too: how each must end, and what more there is."""
+        self._other_ledgers.append(ledger)
+        self._other_judges.append(blame)
 
     # -------------------------------------------------------------- the run
 
@@ -111,9 +122,12 @@ class Stage:
         left = self._seconds_until_all_ended()
         ends, last_ends = self.fleet.ends, self.fleet.stop()
         meddles = self.scenario.meddles
-        found = judge.verdict(
-            {job_id: None if meddles else item.ends for job_id, item in load.accepted.items()}
-        )
+        ledger = {job_id: None if meddles else item.ends for job_id, item in load.accepted.items()}
+        for other in self._other_ledgers:
+            ledger |= other()
+        found = judge.verdict(ledger)
+        for blame in self._other_judges:
+            blame(found)
         counts = judge.completed_by_second(over)
         recovery = pace.recovery(counts, until=watched, before=before)
         lasted = round(over - began)

@@ -1,4 +1,4 @@
-"""The table of effects."""
+"""The tables of effects, and of what has been repaired."""
 
 from django.db import migrations, models
 
@@ -24,5 +24,17 @@ class Migration(migrations.Migration):
                 ("worker_id", models.UUIDField()),
             ],
             options={"ordering": ["id"]},
+        ),
+        migrations.CreateModel(
+            name="Repaired",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("graph", models.CharField(max_length=100, unique=True)),
+            ],
         ),
     ]
