@@ -1332,6 +1332,21 @@ class Migration(migrations.Migration):
         pgtrigger.migrations.AddTrigger(
             model_name="job",
             trigger=pgtrigger.compiler.Trigger(
+                name="stays_in_its_group",
+                sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
+                    condition="WHEN (NEW.run_group_id IS DISTINCT FROM OLD.run_group_id OR NEW.name IS DISTINCT FROM OLD.name)",
+                    func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: the run group of a job, and its name there, never change', HINT = 'Enqueue a new job instead.';",
+                    hash="63689d5eb2db0b43d7aed1ecf61842595e0233c0",
+                    operation='UPDATE OF "run_group_id", "name"',
+                    pgid="pgtrigger_stays_in_its_group_e5c14",
+                    table='pgbroker"."job',
+                    when="BEFORE",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="job",
+            trigger=pgtrigger.compiler.Trigger(
                 name="ended_is_final",
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
                     condition="WHEN (OLD.status >= 10 AND NEW.status = OLD.status)",

@@ -135,6 +135,20 @@ def stays_the_job_it_is() -> pgtrigger.Trigger:
     )
 
 
+def stays_in_its_group() -> pgtrigger.Trigger:
+    """Refuse to move a job into a run group, out of one, or to another name there: what counts on it would not know."""
+    columns = ("run_group_id", "name")
+    return Guard(
+        name="stays_in_its_group",
+        operation=pgtrigger.UpdateOf(*columns),
+        condition=pgtrigger.Condition(
+            " OR ".join(f"NEW.{column} IS DISTINCT FROM OLD.{column}" for column in columns)
+        ),
+        sentence="pgbroker: the run group of a job, and its name there, never change",
+        hint="Enqueue a new job instead.",
+    )
+
+
 def ended_is_final() -> pgtrigger.Trigger:
     """Refuse to touch a job that has ended, except to retry it."""
     return Guard(

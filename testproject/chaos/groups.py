@@ -15,7 +15,8 @@ from testproject.chaos.scenarios import scenario
 from testproject.chaos.settings import LEASE_SECONDS
 from testproject.chaos.stage import Stage
 
-GRAPHS_A_SECOND = 20.0
+CLIENTS = 2
+GRAPHS_A_SECOND = 10.0
 # How long everybody may take to come to where the plan says, once the faults are over.
 SETTLED_SECONDS = 60.0
 
@@ -29,10 +30,11 @@ def graphs(stage: Stage) -> None:
     two operators retry every group at the same time, under the same faults. Everybody must stand where a plain model
     says, the right ones have run, once, no earlier than what they wait for, and each callback was made once.
     """
-    load = GraphLoad(seed=stage.seed, rate=GRAPHS_A_SECOND)
-    load.start()
+    loads = [GraphLoad(seed=1_000 * stage.seed + number, rate=GRAPHS_A_SECOND) for number in range(CLIENTS)]
+    for load in loads:
+        load.start()
     _faults(stage)
-    stored = load.stop()
+    stored = [graph for load in loads for graph in load.stop()]
     stage.also_judge(lambda: graph_judge.accepted(stored), lambda found: graph_judge.judge(found, stored))
     _wait_until_settled(stage, stored, repaired=False)
 
@@ -44,7 +46,7 @@ def graphs(stage: Stage) -> None:
     for operator in operators:
         operator.join()
     _wait_until_settled(stage, stored, repaired=True)
-    stage.facts |= {"graphs": len(stored), "graph_errors": load.errors + sum(failed)}
+    stage.facts |= {"graphs": len(stored), "graph_errors": sum(load.errors for load in loads) + sum(failed)}
 
 
 def _faults(stage: Stage) -> None:

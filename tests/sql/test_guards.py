@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -10,7 +11,7 @@ from django.db import DatabaseError, connection, transaction
 from pgbroker.models import Execution, Job, JobEvent, JobPayload
 from pgbroker.models.triggers import ERRCODE
 from pgbroker.states import ENTRY, LIVE, TERMINAL, TRANSITIONS, Status, legal_pairs
-from pgbroker.tenancy import tenant_context
+from pgbroker.tenancy import scope_all, tenant_context
 from tests.factories import JobFactory
 from tests.support.jobs import (
     WORKER,
@@ -18,10 +19,12 @@ from tests.support.jobs import (
     completed,
     enqueue_one,
     queue_id,
+    row,
     settle_one,
     status,
     type_id,
 )
+from tests.support.links import job, links, open_group
 
 pytestmark = pytest.mark.django_db
 LEGAL = set(legal_pairs())
@@ -313,3 +316,53 @@ def test_a_reason_is_that_of_a_job_of_the_same_tenant():
             )
             == 1
         )
+
+
+PLANTED = {
+    "a job in another's group": (
+        "insert into pgbroker.job (id, queue_id, job_type_id, tenant_id, status, ready_at, run_group_id) "
+        "select pgbroker.uuid7_1(), queue_id, job_type_id, 'evil', 2, now(), %(group)s "
+        "from pgbroker.job where id = %(own)s"
+    ),
+    "an edge at another's job": (
+        "insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id) "
+        "values (%(job)s, %(own)s, 0, 'evil')"
+    ),
+    "an edge at another's group": (
+        "insert into pgbroker.job_dependency (dependent_id, prerequisite_id, kind, tenant_id) "
+        "values (%(group)s, %(own)s, 2, 'evil')"
+    ),
+    "a reference of another's job": (
+        "insert into pgbroker.deferred_reference (dependent_id, group_name, deadline_at, tenant_id) "
+        "values (%(job)s, 'never', now(), 'evil')"
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=list(PLANTED))
+@pytest.mark.parametrize("sees_all", [False, True])
+def test_no_tenant_lets_anothers_job_or_group_wait(planted, sees_all):
+    """A row that another tenant planted would hold up a job or a group, or bring it down."""
+    with tenant_context("acme"):
+        ids = {"job": job(), "group": open_group("g")}
+    with tenant_context("evil"):
+        ids["own"] = job()
+        with scope_all() if sees_all else nullcontext():
+            refusal = refused(planted, ids)
+    assert "tenant evil has no" in refusal
+
+    with tenant_context("acme"):
+        assert run(planted.replace("evil", "acme"), {**ids, "own": job()}) == 1
+
+
+@pytest.mark.parametrize(
+    "change", ["run_group_id = null", "run_group_id = %s", "name = 'other'", "name = null"]
+)
+def test_a_job_stays_in_its_group_and_keeps_its_name(change):
+    group_id, other = open_group("g"), open_group("other")
+    (member,) = links({"group": "g", "name": "one"})
+
+    parameters = [other, member.job_id] if "%s" in change else [member.job_id]
+    assert "never change" in refused(f"update pgbroker.job set {change} where id = %s", parameters)
+
+    assert (row(member.job_id).run_group_id, row(member.job_id).name) == (group_id, "one")

@@ -112,7 +112,23 @@ create trigger run_group_deleted
 -- the transaction commits. What this transaction has itself made cannot have changed.
 create function pgbroker.edges_made_1() returns trigger
 language plpgsql as $function$
+declare
+    stranger record;
 begin
+    -- An edge of one tenant at another's job would hold that one back, or bring it down.
+    select each.* into stranger
+    from (select distinct made.dependent_id, made.tenant_id from made) as each
+    where not exists (
+        select from pgbroker.job where job.id = each.dependent_id and (job.tenant_id = each.tenant_id) is true offset 0
+    )
+    and not exists (
+        select from pgbroker.run_group where run_group.id = each.dependent_id and (run_group.tenant_id = each.tenant_id) is true offset 0
+    )
+    limit 1;
+    if found then
+        raise exception 'pgbroker: tenant % has no job or run group % to wait for anything', stranger.tenant_id, stranger.dependent_id
+            using errcode = 'PB002', hint = 'Edges are made by pgbroker.enqueue(...) and pgbroker.add_dependency(...).';
+    end if;
     insert into pgbroker.edge_check (tenant_id, prerequisite_ids)
     select made.tenant_id, array_agg(distinct made.prerequisite_id)
     from made
@@ -197,3 +213,43 @@ create constraint trigger edges_checked
     deferrable initially deferred
     for each row
     execute function pgbroker.edges_checked_1();
+
+-- A job in another tenant's group would keep that from ending, or make it fail. Asked once for many members of one group:
+-- a look for each was a tenth of what it costs to enqueue them.
+create function pgbroker.of_own_group_1() returns trigger
+language plpgsql as $function$
+begin
+    if not exists (
+        select from pgbroker.run_group where run_group.id = new.run_group_id and (run_group.tenant_id = new.tenant_id) is true
+    ) then
+        raise exception 'pgbroker: tenant % has no run group %', new.tenant_id, new.run_group_id
+            using errcode = 'PB002', hint = 'Enqueue it into a group: group.enqueue(...).';
+    end if;
+    perform set_config('pgbroker.own_group', new.tenant_id || ' ' || new.run_group_id::text, true);
+    return new;
+end
+$function$;
+
+create trigger job_of_own_group
+before insert on pgbroker.job
+for each row
+when (
+    new.run_group_id is not null
+    and current_setting('pgbroker.own_group', true) is distinct from new.tenant_id || ' ' || new.run_group_id::text
+)
+execute function pgbroker.of_own_group_1();
+
+create function pgbroker.reference_of_own_job_1() returns trigger
+language plpgsql as $function$
+begin
+    if not exists (select from pgbroker.job where job.id = new.dependent_id and (job.tenant_id = new.tenant_id) is true) then
+        raise exception 'pgbroker: tenant % has no job % to wait for anything', new.tenant_id, new.dependent_id
+            using errcode = 'PB002', hint = 'References are made by pgbroker.enqueue(...) and pgbroker.add_dependency(...).';
+    end if;
+    return new;
+end
+$function$;
+
+create trigger reference_of_own_job
+before insert on pgbroker.deferred_reference
+for each row execute function pgbroker.reference_of_own_job_1();
