@@ -495,6 +495,27 @@ def test_only_what_failed_is_retried_and_what_waited_for_it_comes_back() -> None
     assert group.retry_failed() == 0
 
 
+@pytest.mark.django_db(transaction=True)
+def test_of_two_operators_who_retry_at_once_one_retries_each_member() -> None:
+    broken.update({1, 2})
+    with run_group("g", on_completed=done.bind("well"), on_failed=done.bind("badly")) as group:
+        group.enqueue_many([step.bind(number) for number in range(4)])
+    run_jobs()
+    broken.clear()
+
+    with transaction.atomic():
+        assert group.retry_failed() == 2
+        other = InThread(group.retry_failed).start()
+        wait_until_blocked(other)
+    assert other.result() == 0
+    run_jobs()
+
+    assert (sorted(map(str, seen)), state("g")) == (
+        ["0", "1", "2", "3", "badly", "well"],
+        GroupState.COMPLETED,
+    )
+
+
 def test_what_was_cancelled_because_of_another_job_is_left_to_that_one() -> None:
     broken.add(1)
     with run_group("g") as group:

@@ -33,6 +33,7 @@ from tests.support.links import (
     end,
     job,
     left,
+    levels,
     links,
     open_group,
     passes,
@@ -83,6 +84,35 @@ def test_heartbeat_settle_and_claim_wait_for_nobody_who(what):
     waits = {"asks for a late reference": WAITING}
     assert status(dependent) == {**expected, **waits}.get(what, READY)
     assert status(parent) == COMPLETED
+
+
+def test_a_late_edge_that_makes_those_below_deeper_holds_up_nobody_who_works():
+    parent, above, other, ready = job(), job(), job(), job()
+    dependent = job(parent, above)
+    (lease,) = claim(parent)
+
+    with held(lambda: add(above, other)) as open_:
+        assert at_once(lambda: heartbeat([lease], lease=LEASE)) is not None
+        at_once(lambda: claim(ready))
+        assert len(at_once(settling(lease))) == 1
+        open_.commit()
+    passes()
+
+    assert (levels(above, dependent), status(dependent)) == ([1, 2], WAITING)
+    run(other)
+    run(above)
+    assert (status(dependent), left()) == (READY, 0)
+
+
+def test_a_late_edge_waits_for_nobody_who_holds_those_below():
+    above, other = job(), job()
+    dependent = job(above)
+
+    with held(lambda: cancel_many([dependent])) as open_:
+        assert at_once(lambda: add(above, other)) == 1
+        open_.commit()
+
+    assert (levels(above), status(dependent)) == ([1], CANCELLED)
 
 
 # ------------------------------------------------------------------ passes
