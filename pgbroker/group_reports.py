@@ -62,7 +62,7 @@ class GroupLine(NamedTuple):
         if self.tolerate_count is not None:
             return f"tolerates {self.tolerate_count} that end badly"
         if self.tolerate_percent is not None:
-            return f"tolerates {self.tolerate_percent:g} % that end badly"
+            return f"tolerates {self.tolerate_percent:.15g} % that end badly"
         return "every member must complete"
 
 

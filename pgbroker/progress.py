@@ -67,7 +67,7 @@ def progress_of(row: GroupRow) -> Progress:
         state=GroupState(row.state),
         total=sum(counts.values()),
         counts=MappingProxyType(dict(sorted(counts.items()))),
-        tolerate=row.tolerate_count or 0 if row.tolerate_percent is None else f"{row.tolerate_percent:g}%",
+        tolerate=row.tolerate_count or 0 if row.tolerate_percent is None else f"{row.tolerate_percent:.15g}%",
         created_at=row.created_at,
         sealed_at=row.sealed_at,
         finished_at=row.finished_at,

@@ -148,7 +148,7 @@ along as (
               and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
         ) > coalesce(
             policy.tolerate_count,
-            floor((select count(*) from pgbroker.job where job.run_group_id = touched.id) * policy.tolerate_percent / 100)
+            floor((select count(*) from pgbroker.job where job.run_group_id = touched.id) * policy.tolerate_percent::numeric / 100)
         )
     union all
     select 'job', held.id, held.fate, null

@@ -71,6 +71,8 @@ def callbacks() -> list[Job]:
         ({"tolerate_percent": 7}, 100, 7, GroupState.COMPLETED),
         ({"tolerate_percent": 29}, 100, 29, GroupState.COMPLETED),
         ({"tolerate_percent": 33.3}, 1000, 333, GroupState.COMPLETED),
+        ({"tolerate_percent": 18.4}, 375, 69, GroupState.COMPLETED),
+        ({"tolerate_percent": 18.4}, 375, 70, GroupState.FAILED),
     ],
     ids=str,
 )
