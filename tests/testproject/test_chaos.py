@@ -63,7 +63,7 @@ def test_the_list_names_every_scenario_and_starts_nothing():
     assert names >= {
         "worker-killed-once", "workers-killed-repeatedly", "worker-stopped-and-continued", "server-restarted",
         "server-crashed", "backends-killed-steadily", "connections-exhausted", "held-snapshot",
-        "analytic-readers", "network-swallows", "clocks-minutes-off",
+        "analytic-readers", "network-swallows", "clocks-minutes-off", "graphs",
     }  # fmt: skip
 
 
