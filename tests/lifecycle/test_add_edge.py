@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from uuid import UUID, uuid4
 
 import pytest
@@ -250,6 +251,19 @@ def test_a_late_edge_that_makes_too_deep_what_waits_already_is_refused():
 
     assert levels(lower[0], lower[-1]) == [6000, 10000]
     assert refused_edge(job(), lower[-1])[0] == "dependency_too_deep"
+
+
+def test_a_late_edge_above_ways_of_every_length_is_made_in_a_moment():
+    """Each of a ladder waits for the two above it: there are as many lengths of ways to a job as jobs above it."""
+    ladder = [str(uuid4()) for _ in range(2000)]
+    links(*({"id": id, "depends_on": ladder[max(place - 2, 0) : place]} for place, id in enumerate(ladder)))
+    deep = chain_of(2000)
+
+    began = time.monotonic()
+    add(UUID(ladder[0]), deep[-1])
+
+    assert time.monotonic() - began < 20, "it was 2.7 million ways"
+    assert levels(UUID(ladder[0]), UUID(ladder[20])) == [2000, 2020]
 
 
 # ------------------------------------------------------------------ cycles

@@ -358,7 +358,14 @@ begin
     )
     select array_agg(deepest.id), array_agg(deepest.level)
     into ids, levels
-    from (select risen.id, max(risen.level) as level from risen where risen.id <> node group by risen.id) as deepest;
+    from (
+        -- One job is met once for each length of the ways to it: in some graphs that has no end. Then the deepest ones
+        -- stay as they are.
+        select met.id, max(met.level) as level
+        from (select risen.id, risen.level from risen limit 50000) as met
+        where met.id <> node
+        group by met.id
+    ) as deepest;
     if ids is null then
         return level;
     end if;
