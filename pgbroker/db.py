@@ -8,7 +8,6 @@ A worker's loops own a `Session`, a plain psycopg connection; everything else us
 of the alias and takes part in the caller's transaction.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,8 +26,8 @@ from psycopg.types.json import set_json_loads
 from pgbroker import correlation, sql
 from pgbroker.conf import settings
 from pgbroker.errors import NotPostgreSQL, PgBrokerError, SchemaTooOld, refused
-from pgbroker.lease import Undecodable
 from pgbroker.patience import PATIENCE_SECONDS, SERVER_SHARE, PatientConnection, connect
+from pgbroker.stored_json import read_json
 
 T = TypeVar("T")
 Row = Callable[[Sequence[Any]], T]
@@ -70,7 +69,6 @@ RESTORE = (
     "set_config('pgbroker.tenant_id', current_setting('pgbroker.outer_tenant'), true)"
 )
 _JSONB_OID = 3802
-_read = json.JSONDecoder().raw_decode
 
 # Tests put a callable here to fail or pause at a chosen statement: called with the moment and the name.
 fault: Callable[[str, str], None] | None = None
@@ -303,17 +301,6 @@ def _run_on_django(
         # Django's connections hand jsonb over as text, ours as Python values.
         encoded = [place for place in range(columns) if result.ftype(place) == _JSONB_OID]
     return [_decoded(values, encoded) for values in rows] if encoded else rows
-
-
-def read_json(text: str | bytes) -> Any:
-    """Return the value of stored JSON, or `Undecodable`: numbers and depths that Python refuses are no error here."""
-    try:
-        characters = text if isinstance(text, str) else text.decode()
-        # json.loads takes twice as long: it guesses the encoding, and looks for space around the value.
-        value, end = _read(characters)
-        return value if end == len(characters) else json.loads(characters)
-    except (ValueError, RecursionError) as error:
-        return Undecodable(f"{type(error).__name__}: {error}"[:200])
 
 
 def _decoded(values: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:

@@ -4,23 +4,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-
-class Undecodable:
-    """
-    Stands where stored JSON cannot be read in Python: an SQL caller may store a number of 5,000 digits.
-
-    It takes the value's place, so that one such row spoils neither its batch nor a list it stands in.
-    """
-
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"(unreadable: {self.reason})"
-
-    __repr__ = __str__
+from pgbroker.stored_json import read_json
 
 
 class Fence(NamedTuple):
@@ -41,7 +25,6 @@ class Lease(NamedTuple):
 
     job_id: UUID
     lease_token: int
-    worker_id: UUID
     queue_id: int
     job_type_id: int
     type_version: int
@@ -55,14 +38,21 @@ class Lease(NamedTuple):
     leased_at: datetime
     deadline_at: datetime | None
     created_at: datetime
-    args: Any
+    # As JSON text: a worker holds many jobs, and a value takes five times as much. None: there is no such row.
+    stored_args: Any
     options: dict[str, Any] | None
     principal: str | None
     correlation_id: str | None
     traceparent: str | None
     # The name of arguments that are too large for the row; args is their stub until they are read.
-    args_body: str | None = None
-    tags: list[str] | None = None
+    args_body: str | None
+    tags: list[str] | None
+    worker_id: UUID
+
+    @property
+    def args(self) -> Any:
+        """The arguments, read anew each time: a value of JSON, or `Undecodable`."""
+        return read_json(self.stored_args) if type(self.stored_args) is str else self.stored_args
 
     @property
     def failures_before(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -54,12 +55,12 @@ def claim(
             "since": [ready_at for _, (ready_at, _) in lanes],
             "since_id": [job_id for _, (_, job_id) in lanes],
         },
-        _lease,
+        partial(_lease, worker_id),
         using=using,
     )
 
 
-def _lease(values: Sequence[Any]) -> Lease:
-    lease = Lease._make(values)
+def _lease(worker_id: UUID, values: Sequence[Any]) -> Lease:
+    lease = Lease._make((*values, worker_id))
     # An SQL caller may have stored anything there; options that are no object are none.
     return lease if lease.options is None or type(lease.options) is dict else lease._replace(options=None)

@@ -21,7 +21,7 @@ def fetch_arguments(attempt: Attempt) -> None:
     lease = attempt.lease
     if lease.args_body is not None:
         envelope = Reference(lease.args_body, lease.args, lease.tenant_id).read()
-        attempt.lease = lease._replace(args=envelope, args_body=None)
+        attempt.lease = lease._replace(stored_args=envelope, args_body=None)
 
 
 def is_too_large(ended: Ended, settings: Settings) -> bool:

@@ -129,13 +129,12 @@ taken as (
           and (not chosen.is_suspect or chosen.suspects <= %(suspects)s)
     ))
     returning
-        id, lease_token, worker_id, queue_id, job_type_id, tenant_id, priority, attempt_count,
+        id, lease_token, queue_id, job_type_id, tenant_id, priority, attempt_count,
         max_attempts, declared_attempts, crash_count, ready_at, leased_at, deadline_at, created_at
 )
 select
     taken.id as job_id,
     taken.lease_token,
-    taken.worker_id,
     taken.queue_id,
     taken.job_type_id,
     coalesce(payload.type_version, 1) as type_version,
@@ -149,7 +148,7 @@ select
     taken.leased_at,
     taken.deadline_at,
     taken.created_at,
-    payload.args,
+    payload.args::text as args,
     payload.options,
     payload.principal,
     payload.correlation_id,

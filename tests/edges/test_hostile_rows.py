@@ -10,10 +10,10 @@ from django.db import DatabaseError, connection, transaction
 
 from pgbroker import control, enqueue_many, job, tenant_context
 from pgbroker.errors import KeyHeldByNewerJob
-from pgbroker.lease import Undecodable
 from pgbroker.models import Job, JobPayload
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.states import Status
+from pgbroker.stored_json import Undecodable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -52,11 +52,13 @@ def attempt(
         leased_at=NOW,
         deadline_at=None,
         created_at=NOW,
-        args={"v": 1, "args": [1], "kwargs": {}},
+        stored_args='{"v": 1, "args": [1], "kwargs": {}}',
         options={"timeout": timeout} if timeout else None,
         principal=None,
         correlation_id=None,
         traceparent=None,
+        args_body=None,
+        tags=None,
     )
     return Attempt(lease._replace(**fields), lookup(handlers.nothing.key), time.monotonic(), SETTINGS)
 

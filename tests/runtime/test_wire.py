@@ -94,7 +94,7 @@ def link():
 
 @pytest.mark.parametrize("size", [0, wire.INLINE - 100, 3 * wire.INLINE, 3_000_000])
 def test_an_attempt_of_any_size_arrives_once_at_the_child_or_back_at_the_worker(link, size):
-    told = attempt(args={"v": 1, "args": ["x" * size], "kwargs": {}})
+    told = attempt(stored_args={"v": 1, "args": ["x" * size], "kwargs": {}})
     body = wire.write_assignment(wire.Assignment.of(told, "mail", 0.0))
     for _ in range(3):
         assert link.give(told, body)
@@ -110,7 +110,7 @@ def test_an_attempt_of_any_size_arrives_once_at_the_child_or_back_at_the_worker(
 
 
 def test_a_child_that_reads_nothing_is_given_no_more_than_its_socket_holds(link):
-    told = attempt(args={"v": 1, "args": ["x" * wire.INLINE], "kwargs": {}}, options=None)
+    told = attempt(stored_args={"v": 1, "args": ["x" * wire.INLINE], "kwargs": {}}, options=None)
     body = wire.write_assignment(wire.Assignment.of(told, None, 0.0))
     given = 0
     while link.give(told, body):
@@ -135,11 +135,11 @@ def test_arguments_that_cannot_be_copied_are_refused():
         deep = [deep]
 
     with pytest.raises(UndecodableArgument, match="RecursionError"):
-        wire.write_assignment(wire.Assignment.of(attempt(args=deep), None, 0.0))
+        wire.write_assignment(wire.Assignment.of(attempt(stored_args=deep), None, 0.0))
 
 
 def test_descriptors_do_not_stay_open_when_an_attempt_is_taken_back(link):
-    told = attempt(args={"v": 1, "args": ["x" * 100_000], "kwargs": {}})
+    told = attempt(stored_args={"v": 1, "args": ["x" * 100_000], "kwargs": {}})
     body = wire.write_assignment(wire.Assignment.of(told, None, 0.0))
 
     with socket.socket() as before:
