@@ -161,7 +161,7 @@ class Settings:
     )
     PREFETCH_MAX: int = _key(500, _whole(0, 10_000), "Most jobs a worker holds that do not run yet.")
     CLAIM_MAX: int = _key(500, _whole(1, 10_000), "Most jobs one claim takes.")
-    SETTLE_MAX: int = _key(1000, _whole(1, 10_000), "Most outcomes one settle writes.")
+    SETTLE_MAX: int = _key(500, _whole(1, 10_000), "Most outcomes one settle writes.")
     MAX_PAYLOAD_BYTES: int = _key(
         256 * 1024, _whole(64, 64 * 1024 * 1024), "Largest encoded arguments that a row holds."
     )

@@ -4,7 +4,9 @@ import asyncio
 import random
 import time
 from collections import deque
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pgbroker.bodies import row_limit
@@ -29,6 +31,8 @@ _STOPPED_AS = {"cancelled": AttemptState.CANCELLED, "timed_out": AttemptState.TI
 # A longer wait is a mistake, and would not fit into a timestamp.
 _LONGEST_DELAY = timedelta(seconds=LONGEST_SECONDS)
 _LONGEST_CODE = 200
+# One for all that have none.
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _code_of(error: BaseException) -> str | None:
@@ -88,7 +92,7 @@ class Attempt:
         self.job_type = job_type
         self.claimed_at = self.leased_from = claimed_at
         # The database takes any JSON from whoever writes rows by hand.
-        self.options: dict[str, Any] = lease.options if isinstance(lease.options, dict) else {}
+        self.options: Mapping[str, Any] = lease.options if isinstance(lease.options, dict) else _NONE
         self.started: float | None = None
         self.stop = Stop()
         # The reasons it was asked to stop for.

@@ -233,9 +233,11 @@ class Claimer:
         """Return how many jobs may be taken for idle slots, and how many to hold."""
         board, settings = self.worker.board, self.worker.settings
         left = self.worker.jobs_left()
-        if left == 0 or board.size >= board.slots + settings.PREFETCH_MAX + 2 * settings.SETTLE_MAX:
+        # What has ended and is not settled yet takes memory too.
+        most = board.slots + settings.PREFETCH_MAX + settings.SETTLE_MAX * 3 // 2 - board.size
+        if left == 0 or most <= 0:
             return 0, 0
-        idle = min(board.idle, settings.CLAIM_MAX)
+        idle = min(board.idle, settings.CLAIM_MAX, most)
         prefetch = self.worker.pace.prefetch(board.slots, settings.PREFETCH_MAX)
         board.low_water = prefetch // 2
         held = board.held
@@ -243,7 +245,9 @@ class Claimer:
         if left is not None:
             idle = min(idle, left)
             hold = min(hold, left - idle)
-        return idle, max(0, min(hold, settings.CLAIM_MAX - idle))
+        hold = max(0, min(hold, settings.CLAIM_MAX - idle))
+        # Rather wait for the settler than claim by little bits.
+        return (idle, hold) if idle + hold <= most or board.size == 0 else (0, 0)
 
     def _claim_round(self) -> int:
         """Claim once from each queue that may have work, beginning after the one that was served last."""

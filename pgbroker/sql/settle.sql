@@ -36,7 +36,7 @@
 with outcome as materialized (
     select
         entry.*,
-        coalesce(entry.delay, interval '0') as wait,
+        statement_timestamp() + coalesce(entry.delay, '0') as next_at,
         %(worker_id)s::uuid as worker_id,
         3::smallint as running
     from unnest(
@@ -63,20 +63,19 @@ held as materialized (
     select
         job.id,
         outcome.*,
-        job.deadline_at < statement_timestamp() + outcome.wait as too_late,
+        job.deadline_at < outcome.next_at as too_late,
         extract(epoch from outcome.started_at - job.ready_at)::double precision as waited,
         case
             when job.cancel_requested_at is not null then 13 /* cancelled */
             when outcome.state = 1 /* completed */ then 10 /* completed */
-            when outcome.state = 8 /* snoozed */ and job.deadline_at < statement_timestamp() + outcome.wait
-                then 11 /* failed */
-            when outcome.state = 8 /* snoozed */ then 0 /* scheduled */
+            when outcome.state = 8 /* snoozed */ then
+                case when job.deadline_at < outcome.next_at then 11 /* failed */ else 0 /* scheduled */ end
             when outcome.permanent then 11 /* failed */
             when outcome.dead then 12 /* dead_letter */
             when outcome.state = 6 /* crashed */ and job.crash_count + 1 >= %(max_crashes)s
                 then 12 /* dead_letter */
             when job.attempt_count >= job.max_attempts then 12 /* dead_letter */
-            when job.deadline_at < statement_timestamp() + outcome.wait then 11 /* failed */
+            when job.deadline_at < outcome.next_at then 11 /* failed */
             else 0 /* scheduled */
         end as next_status
     from outcome
@@ -91,7 +90,7 @@ held as materialized (
 settled as (
     update pgbroker.job
     set status = held.next_status,
-        available_at = case when held.next_status = 0 /* scheduled */ then statement_timestamp() + held.wait end,
+        available_at = case when held.next_status = 0 /* scheduled */ then held.next_at end,
         finished_at = case when held.next_status >= 10 then statement_timestamp() end,
         max_attempts = max_attempts + (held.state = 8 /* snoozed */ and held.next_status = 0 /* scheduled */)::int,
         crash_count = crash_count + (held.state = 6 /* crashed */)::int,
@@ -99,10 +98,7 @@ settled as (
         lease_expires_at = null
     from held
     where job.id = any (array[held.id])
-    returning
-        job.id, job.tenant_id, job.queue_id, job.job_type_id, job.attempt_count, job.status, held.lease_token,
-        held.state, held.started_at, held.seconds, held.waited, held.error_code, held.error, held.traceback,
-        held.result, held.result_body, held.log_tail, held.too_late, held.permanent, held.worker_id
+    returning held.*, job.tenant_id, job.queue_id, job.job_type_id, job.attempt_count, job.status
 ),
 ended as (
     insert into pgbroker.execution (
@@ -126,7 +122,7 @@ explained as (
         changed_at = statement_timestamp()
 ),
 counted as (
-    insert into pgbroker.job_counter as counter (
+    insert into pgbroker.job_counter as was (
         job_type_id, queue_id, worker_id, bucket, done, retried, snoozed, failed, dead, cancelled,
         run_seconds, wait_seconds
     )
@@ -147,14 +143,14 @@ counted as (
     group by job_type_id, queue_id, worker_id
     order by job_type_id, queue_id
     on conflict (job_type_id, queue_id, worker_id, bucket, fold) do update
-    set done = counter.done + excluded.done,
-        retried = counter.retried + excluded.retried,
-        snoozed = counter.snoozed + excluded.snoozed,
-        failed = counter.failed + excluded.failed,
-        dead = counter.dead + excluded.dead,
-        cancelled = counter.cancelled + excluded.cancelled,
-        run_seconds = counter.run_seconds + excluded.run_seconds,
-        wait_seconds = counter.wait_seconds + excluded.wait_seconds
+    set done = was.done + excluded.done,
+        retried = was.retried + excluded.retried,
+        snoozed = was.snoozed + excluded.snoozed,
+        failed = was.failed + excluded.failed,
+        dead = was.dead + excluded.dead,
+        cancelled = was.cancelled + excluded.cancelled,
+        run_seconds = was.run_seconds + excluded.run_seconds,
+        wait_seconds = was.wait_seconds + excluded.wait_seconds
 )
 select total.number, settled.id as job_id, settled.lease_token, settled.status
 from (select count(*) as number from settled) as total

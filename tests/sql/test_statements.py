@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from django.db import connection
+from psycopg import _queries
 
 from pgbroker import sql
 from pgbroker.states import EVENT_LABELS, AttemptState, GroupState, OnFailure, Status
@@ -74,6 +75,19 @@ def test_a_hot_statement_says_which_index_it_uses(path):
     text = header(path)
 
     assert ("Plan:   hot" in text) <= ("Index:" in text)
+
+
+@each_statement
+def test_a_kept_statement_is_short_enough_for_psycopg_to_read_it_once(statement):
+    assert not statement.kept or len(statement.text) <= _queries.MAX_CACHED_STATEMENT_LENGTH
+
+
+def test_what_is_written_for_people_is_not_sent():
+    text = sql.load("settle").text
+
+    assert text.startswith("with outcome as materialized (\nselect\nentry.*,")
+    assert "/*" not in text
+    assert "--" not in text
 
 
 def test_what_a_trigger_on_jobs_calls_says_how_it_is_planned():
