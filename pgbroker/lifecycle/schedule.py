@@ -1,7 +1,7 @@
 """schedule: store and move schedules of the current tenant, and list them with what became of their ticks."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -113,6 +113,20 @@ def list_schedules(
         "limit": limit,
     }
     return db.fetch("list_schedules", wanted, ScheduleLine._make, using=using)
+
+
+def list_declared(
+    project: str, said: Sequence[tuple[str, str]], *, after: UUID = UUID(int=0), limit: int, using: str
+) -> list[ScheduleLine]:
+    """List by id what a project has declared, of any tenant, and what has a (tenant, name) that it *said* now."""
+    wanted = {
+        "project": project,
+        "tenants": [tenant for tenant, _ in said],
+        "names": [name for _, name in said],
+        "after_id": after,
+        "limit": limit,
+    }
+    return db.fetch("list_declared", wanted, ScheduleLine._make, using=using)
 
 
 def list_schedule_runs(

@@ -12,11 +12,11 @@ from pgbroker import db, telemetry
 from pgbroker.conf import project
 from pgbroker.errors import PgBrokerError
 from pgbroker.lifecycle.announce import announce
-from pgbroker.lifecycle.schedule import ScheduleLine
+from pgbroker.lifecycle.schedule import ScheduleLine, list_declared
 from pgbroker.schedules import operate
 from pgbroker.schedules.declare import Declared, declarations
 from pgbroker.schedules.definition import Definition
-from pgbroker.tenancy import scope_all, tenant_context
+from pgbroker.tenancy import tenant_context
 
 # Why a schedule is disabled that the code declared once. One that comes back is enabled again.
 GONE = "the code declares it no longer"
@@ -51,9 +51,9 @@ class Synced(NamedTuple):
 
 def drift(*, using: str) -> list[Drift]:
     """Tell of each declared schedule whose row differs; changes nothing. Of all tenants."""
-    rows = {(line.tenant_id, line.name): line for line in _lines(using)}
     found: list[Drift] = []
     declared = _declared(using)
+    rows = {(line.tenant_id, line.name): line for line in _lines(declared, using)}
     for each in declared:
         try:
             said = each.definition.fingerprint
@@ -226,12 +226,13 @@ def _declared(using: str) -> list[Declared]:
     return [each for each in declarations.all() if each.database == using]
 
 
-def _lines(using: str) -> Sequence[ScheduleLine]:
+def _lines(declared: Sequence[Declared], using: str) -> Sequence[ScheduleLine]:
+    """Read the rows that matter: others may be many."""
     lines: list[ScheduleLine] = []
-    with scope_all():
-        while True:
-            after = (lines[-1].name, lines[-1].id) if lines else operate.FIRST
-            page = operate.list_schedules(after=after, limit=_PAGE, using=using)
-            lines += page
-            if len(page) < _PAGE:
-                return lines
+    said = [(each.tenant, each.name) for each in declared]
+    while True:
+        after = lines[-1].id if lines else UUID(int=0)
+        page = list_declared(project(), said, after=after, limit=_PAGE, using=using)
+        lines += page
+        if len(page) < _PAGE:
+            return sorted(lines, key=lambda line: (line.name, line.id))

@@ -8,8 +8,10 @@
 --   limit        bigint  most rows
 --
 -- Scope:  tenant
+-- Plan:   hot
 -- Rows:   one per schedule, with all that it says and where it stands, and the instant of the look.
 -- Locks:  none.
+-- Index:  schedule_name, schedule_name_unique, schedule_pkey.
 select
     schedule.id, schedule.tenant_id, schedule.name, schedule.expression, schedule.time_zone, schedule.template,
     schedule.ambiguous, schedule.nonexistent, schedule.misfire, schedule.misfire_count, schedule.misfire_window_seconds,

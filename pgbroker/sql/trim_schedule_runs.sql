@@ -48,8 +48,8 @@ gone as (
     using wanted
     where run.schedule_id = any (array[wanted.schedule_id])
       and run.scheduled_for = any (array[wanted.scheduled_for])
-      -- Not one that was made up for since it was looked at.
-      and run.created_at < statement_timestamp() - %(age)s::interval
+      -- Not one that was made up for since it was looked at; and no way to come here by age once more.
+      and (run.created_at < statement_timestamp() - %(age)s::interval) is true
     returning run.schedule_id, run.scheduled_for
 ),
 forgotten as (

@@ -465,6 +465,9 @@ create table pgbroker.schedule (
 create index schedule_due on pgbroker.schedule (next_run_at, id) where next_run_at is not null;
 create index schedule_buffered on pgbroker.schedule (id) where buffered_for is not null;
 create index schedule_pause_ends on pgbroker.schedule (paused_until, id) where paused_until is not null;
+create index schedule_declared on pgbroker.schedule (declared_by) where declared;
+-- For lists of all tenants.
+create index schedule_name on pgbroker.schedule (name, id);
 -- For whoever counts them.
 create index schedule_stopped on pgbroker.schedule (id) where not enabled or paused_at is not null;
 
