@@ -8,6 +8,9 @@ from uuid import UUID
 
 from pgbroker import db
 
+# Before all ids.
+_FIRST = UUID(int=0)
+
 
 class ScheduleLine(NamedTuple):
     """A schedule as its row says it, *now* by the database's clock."""
@@ -116,7 +119,7 @@ def list_schedules(
 
 
 def list_declared(
-    project: str, said: Sequence[tuple[str, str]], *, after: UUID = UUID(int=0), limit: int, using: str
+    project: str, said: Sequence[tuple[str, str]], *, after: UUID = _FIRST, limit: int, using: str
 ) -> list[ScheduleLine]:
     """List by id what a project has declared, of any tenant, and what has a (tenant, name) that it *said* now."""
     wanted = {

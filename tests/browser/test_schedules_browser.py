@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,14 +132,14 @@ def test_an_operator_makes_a_schedule_is_told_of_a_mistake_and_deletes_it(
     admin.fill("#id_name", "<b>reports</b>")
     admin.fill("#id_expression", "0 0 31 2 *")
     admin.fill("#id_time_zone", "Europe/Berlin")
-    admin.fill("#id_template", '{"jobs": [%s]}' % '{"job_type": "tests.job"}')
+    admin.fill("#id_template", '{"jobs": [{"job_type": "tests.job"}]}')
     admin.click("input[name=_continue]")
     admin.wait_for_selector(".field-expression .errorlist")
     picture("schedule-mistake")
     assert "days that none of these months has" in admin.inner_text(".field-expression .errorlist")
     # Read otherwise by others: it is saved, and told.
     admin.fill("#id_expression", "0 0 15 * */3")
-    admin.fill("#id_template", '{"jobs": [{"job_type": "%s", "queue": "default"}]}' % entry()["job_type"])
+    admin.fill("#id_template", json.dumps({"jobs": [entry()]}))
     admin.click("input[name=_continue]")
     admin.wait_for_selector(".messagelist .warning")
     picture("schedule-made")

@@ -41,7 +41,8 @@ PAGE = 50
 # A twentieth of them is due, and each policy of overlap is as frequent. Every other occurrence of the last tick lives.
 FILL = """
     insert into pgbroker.schedule (
-        id, tenant_id, name, expression, time_zone, zone_rules, template, overlap, watermark, next_run_at, enabled, paused_at
+        id, tenant_id, name, expression, time_zone, zone_rules, template, overlap, watermark, next_run_at,
+        enabled, paused_at
     )
     select
         pgbroker.uuid7_1(), 'default', 's' || n, '0 0 29 2 *', 'UTC', '{rules}',
@@ -62,7 +63,8 @@ FILL = """
     from generate_series(1, {schedules}) as n;
     insert into pgbroker.schedule_run (schedule_id, scheduled_for, tenant_id, state, job_id, created_at)
     select of.id, statement_timestamp() - back * interval '30 days', 'default', 'created',
-        case when back = 1 then jobs.ids[place] else gen_random_uuid() end, statement_timestamp() - back * interval '30 days'
+        case when back = 1 then jobs.ids[place] else gen_random_uuid() end,
+        statement_timestamp() - back * interval '30 days'
     from (select id, row_number() over (order by id) as place from pgbroker.schedule) as of
     cross join (select array_agg(id order by id) as ids from pgbroker.job) as jobs
     cross join generate_series({runs_each}, 1, -1) as back;
@@ -141,7 +143,9 @@ def root(db: None) -> Client:
 
 def test_what_is_read_follows_from_what_is_asked_for_and_not_from_the_tables(full, session, superuser, root):
     meter = Meter(session)
-    everything = meter.read(lambda: session.connection.execute("select count(template) from pgbroker.schedule"))
+    everything = meter.read(
+        lambda: session.connection.execute("select count(template) from pgbroker.schedule")
+    )
     assert everything.total() >= SCHEDULES, "the meter would tell of a look at everything"
     for place, statistics in enumerate(("none", "true")):
         if statistics == "none":
