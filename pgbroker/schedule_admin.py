@@ -19,6 +19,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
 from pgbroker.changelists import LookOnly, badge, broker_alias
+from pgbroker.conf import project
 from pgbroker.errors import InvalidOption, PgBrokerError, ScheduleNotFound
 from pgbroker.forms import PauseForm
 from pgbroker.models import Schedule
@@ -138,6 +139,8 @@ class ScheduleAdmin(LookOnly):
     def shown_drift(self, row: Any) -> SafeString | str:
         if row.drift is not None:
             return format_html('<span title="{}">{}</span>', DRIFT[row.drift.what], badge(row.drift.what))
+        if row.declared and row.declared_by != project():
+            return f"declared by {row.declared_by}"
         return "declared" if row.declared else "-"
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:

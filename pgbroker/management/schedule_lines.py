@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from pgbroker.errors import PgBrokerError
 from pgbroker.management.commands.broker_jobs import short_json
 from pgbroker.management.output import table
 from pgbroker.policy.cron import Tick
@@ -95,7 +96,7 @@ def pairs_of(line: operate.ScheduleLine, drifted: Drift | None) -> list[tuple[st
         ("jitter", f"up to {line.jitter_seconds:g} s" if line.jitter_seconds else None),
         ("starts", local_time(line.starts_at, line.time_zone)),
         ("ends", local_time(line.ends_at, line.time_zone)),
-        ("declared", "in code" if line.declared else "here"),
+        ("declared", f"by the code of {line.declared_by}" if line.declared else "here"),
         ("drift", None if drifted is None else " ".join(filter(None, (DRIFT[drifted.what], drifted.detail)))),
         ("creates", f"{len(jobs)} job{'s in a run group' if len(jobs) > 1 else ''}"),
         *((f"job {place}", short_json(each)) for place, each in enumerate(jobs[:JOBS_SHOWN], 1)),
@@ -114,6 +115,14 @@ def _misfire(line: operate.ScheduleLine) -> str:
 def coming(line: operate.ScheduleLine, count: int, alias: str) -> list[Tick]:
     """List what comes, after the pause where one has an end."""
     return operate.next_ticks(line.id, count, after=line.paused_until, using=alias)
+
+
+def coming_or_why(line: operate.ScheduleLine, count: int, alias: str) -> tuple[list[Tick], str | None]:
+    """List what comes; of a row that cannot be read, such as one in a zone that was removed, say why."""
+    try:
+        return coming(line, count, alias), None
+    except PgBrokerError as error:
+        return [], error.message
 
 
 def when_it_fires(line: operate.ScheduleLine) -> str:

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 import psycopg
@@ -14,6 +15,7 @@ from pgbroker import telemetry
 from pgbroker.conf import Settings, settings
 from pgbroker.db import Session
 from pgbroker.ids import new_id
+from pgbroker.lifecycle.take_due import BEGINNING
 from pgbroker.registry import synchronise
 from pgbroker.runtime.connecting import ConnectGate
 from pgbroker.runtime.leader import Leader
@@ -22,7 +24,7 @@ from pgbroker.runtime.service import CONNECTION_TROUBLE, Service
 from pgbroker.runtime.sessions import patience_of
 from pgbroker.runtime.upkeep import Upkeep, limits
 from pgbroker.schedules.sync import sync_if_newest
-from pgbroker.schedules.tick import replan, tick
+from pgbroker.schedules.tick import Ticked, may_be_a_row, replan, tick, tick_apart
 
 # How long a loop may take to end its page.
 JOIN_SECONDS = 5.0
@@ -159,11 +161,22 @@ def run_once(alias: str, *, stopping: threading.Event | None = None) -> int:
     try:
         while replan(using=session):
             pass
-        page = tick(using=session)
-        created += page.created
-        while page.after is not None and not (stopping is not None and stopping.is_set()):
-            page = tick(after=page.after, using=session)
-            created += page.created
+        after: tuple[datetime, UUID] | None = BEGINNING
+        broken: set[UUID] = set()
+        while after is not None and not (stopping is not None and stopping.is_set()):
+            page, failed = _page(after, broken, session)
+            broken |= failed
+            created, after = created + page.created, page.after
     finally:
         session.drop()
     return created
+
+
+def _page(after: tuple[datetime, UUID], avoid: set[UUID], session: Session) -> tuple[Ticked, set[UUID]]:
+    """Create a page, or each of it apart: what breaks one schedule stops no other. Returns those that broke too."""
+    try:
+        return tick(after=after, avoid=avoid, using=session), set()
+    except psycopg.Error as error:
+        if not may_be_a_row(error):
+            raise
+        return tick_apart(after=after, avoid=avoid, using=session)

@@ -194,6 +194,21 @@ def test_the_second_of_two_times_is_told():
     assert notes[1].startswith("the second of two")
 
 
+def test_a_row_that_cannot_be_read_is_shown_with_the_reason():
+    line = save()
+    tick_all()
+    set_row(line.id, time_zone="Mars/Base", next_run_at=minute(), watermark=minute(1))
+    tick_all()
+
+    shown = run("show", "nightly")
+
+    assert "there is no time zone 'Mars/Base'" in shown.split("next ticks")[1]
+    assert "disabled" in shown
+    found = read("show", "nightly")
+    assert (found["next_ticks"], found["state"]) == ([], "disabled")
+    assert "Mars/Base" in found["unreadable"]
+
+
 def test_a_stopped_schedule_says_that_its_ticks_would_come_only_then():
     save()
     run("disable", "nightly", "--reason", "month end")

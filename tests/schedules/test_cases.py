@@ -22,6 +22,7 @@ from pgbroker.lifecycle.trim_schedule_runs import trim_schedule_runs
 from pgbroker.metrics.depths import Depths
 from pgbroker.models import Job, Schedule, ScheduleRun
 from pgbroker.policy.cron import parse, zones
+from pgbroker.runtime.scheduler import run_once
 from pgbroker.schedules import operate
 from pgbroker.schedules.decide import decide
 from pgbroker.schedules.declare import declarations
@@ -193,3 +194,38 @@ def finish_and_age(*, days: int) -> None:
     with scope_all(), guards_off():
         Job.objects.update(status=Status.COMPLETED, finished_at=Now())
         ScheduleRun.objects.update(created_at=Now() - timedelta(days=days))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_once_from_cron_goes_on_without_the_row_that_breaks_its_page(superuser):
+    """Something that no rule foresees: here a trigger of the project that raises."""
+    bad, good, other = make("bad"), make("good"), make("other")
+    superuser.execute(
+        "create function public.no_run() returns trigger language plpgsql as "
+        "$$ begin raise exception 'not this one' using errcode = 'data_exception'; end $$"
+    )
+    superuser.execute(
+        "create trigger no_run before insert on pgbroker.schedule_run for each row "
+        f"when (new.schedule_id = '{bad.id}') execute function public.no_run()"
+    )
+    try:
+        assert run_once("default") == 2
+        assert (states(good), states(other), states(bad)) == (["created"], ["created"], [])
+    finally:
+        superuser.execute("drop function public.no_run() cascade")
+
+    assert run_once("default") == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_b156_several_who_run_it_now_at_once_have_a_run_each():
+    made = make(due=False)
+    four = [InThread(lambda: operate.run_now("nightly")) for _ in range(4)]
+    for each in four:
+        each.start()
+
+    found = [each.result() for each in four]
+
+    assert [each.state for each in found] == ["created"] * 4
+    assert len({each.scheduled_for for each in found}) == len({each.job_id for each in found}) == 4
+    assert [each.kind for each in runs(made)] == ["run_now"] * 4

@@ -25,6 +25,7 @@ from pgbroker.management.schedule_lines import (
     LISTED,
     LOOKED_BACK,
     coming,
+    coming_or_why,
     facts_of,
     fires,
     pairs_of,
@@ -196,19 +197,20 @@ broker_schedules sync --dry-run                    where code and rows differ
     def do_show(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         line = operate.get_schedule(asked["name"], using=alias)
         drifted = drift_of([line], using=alias).get(line.id)
-        ticks = coming(line, TICKS, alias)
+        ticks, unreadable = coming_or_why(line, TICKS, alias)
         history = operate.history(line.id, limit=asked["history"], using=alias) if asked["history"] else []
         if json_wanted:
             shown = facts_of(line, drifted) | {
                 "template": line.template,
                 "next_ticks": ticks_for_programs(ticks),
+                "unreadable": unreadable,
                 "history": [each._asdict() for each in history],
             }
             self.stdout.write(as_json(shown))
             return
         self.stdout.write(pairs(pairs_of(line, drifted)))
         self.stdout.write(f"\nnext ticks{when_it_fires(line)}")
-        self.stdout.write(table_of_ticks(ticks))
+        self.stdout.write(harmless(unreadable, keep="") if unreadable else table_of_ticks(ticks))
         if history:
             self.stdout.write("\nwhat became of ticks, the latest first")
             self.stdout.write(table(LOOKED_BACK, (row_of_run(each, line.time_zone) for each in history)))
