@@ -108,6 +108,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "newer code of this project runs: what this code declares otherwise is not written",
     ),
+    "schedule.gone": (logging.INFO, "a schedule was disabled that the code declares no longer"),
     "schedule.deleted": (logging.INFO, "a schedule was deleted"),
     "schedule.disabled": (logging.ERROR, "a schedule was disabled"),
     "duty.failed": (logging.WARNING, "a duty of the upkeep failed and will be tried again"),

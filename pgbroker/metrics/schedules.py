@@ -36,6 +36,7 @@ class ScheduleCounts:
             "batch.dispatched": self._dispatched,
             "schedule.misfired": self._misfired,
             "schedule.disabled": lambda keys: self._add(catalogue.DISABLED, ()),
+            "schedule.gone": lambda keys: self._add(catalogue.DISABLED, ()),
             "job.gave_up": self._gave_up,
             "job.discarded": self._gave_up,
         }

@@ -69,15 +69,7 @@ def backfill(
             "end", f"is {last.isoformat()}, in the future", "What is to come comes by itself."
         )
     cron = Definition.of(line).cron
-    if (known_since := line.forgotten_until) is not None and cron.count(
-        first - _MOMENT, min(last, known_since)
-    ):
-        raise InvalidOption(
-            "start",
-            f"is {first.isoformat()}, and of ticks until {known_since.isoformat()} it is no longer known whether they "
-            "were created",
-            "Give a later one.",
-        )
+    _refuse_forgotten(line, cron, first, last)
     with as_tenant_of(line):
         ticks = _ticks_of_range(line, cron, first, last, limit, alias)
         wanted = [each.tick.instant for each in ticks if each.known not in ("created", "buffered")]
@@ -87,6 +79,8 @@ def backfill(
         for at in range(0, len(wanted), BACKFILL_PAGE):
             with transaction.atomic(using=alias):
                 due = held(line.id, using=alias)
+                # Somebody may have let go of its history since it was read; now nobody can.
+                _refuse_forgotten(get_schedule(line.id, using=alias), cron, wanted[at], last)
                 made += create(due, "backfill", wanted[at : at + BACKFILL_PAGE], using=alias)
     return Backfill(
         ticks=ticks,
@@ -94,6 +88,18 @@ def backfill(
         created=[each for each in made if each.state == "created"],
         failed=[each for each in made if each.state == "failed"],
     )
+
+
+def _refuse_forgotten(line: ScheduleLine, cron: Cron, first: datetime, last: datetime) -> None:
+    """Raise `InvalidOption` for a range with ticks whose history has been let go of: they may have been created."""
+    until = line.forgotten_until
+    if until is not None and cron.count(first - _MOMENT, min(last, until)):
+        raise InvalidOption(
+            "start",
+            f"is {first.isoformat()}, and of ticks until {until.isoformat()} it is no longer known whether they were "
+            "created",
+            "Give a later one.",
+        )
 
 
 def _ticks_of_range(

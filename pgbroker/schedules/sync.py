@@ -181,12 +181,7 @@ def _write(done: Synced, using: str) -> None:
                 with tenant_context(each.tenant):
                     line = operate.disable(each.name, reason=GONE, using=using)
                 telemetry.emit(
-                    "schedule.disabled",
-                    schedule=each.name,
-                    schedule_id=line.id,
-                    tenant_id=each.tenant,
-                    error_code="gone",
-                    error=GONE,
+                    "schedule.gone", schedule=each.name, schedule_id=line.id, tenant_id=each.tenant
                 )
                 done.disabled.append(each.name)
             case _:

@@ -21,8 +21,19 @@ from pgbroker.schedules.remove import delete
 from pgbroker.tenancy import scope_all, tenant_context
 from tests.support.jobs import claim_one, completed, guards_off, settle_one
 from tests.support.leaders import ADA
-from tests.support.schedules import EVERY_MINUTE, entry, make, minute, row, runs, set_row, stopped, tick_all
-from tests.support.sessions import second_session
+from tests.support.schedules import (
+    EVERY_MINUTE,
+    entry,
+    jobs,
+    make,
+    minute,
+    row,
+    runs,
+    set_row,
+    stopped,
+    tick_all,
+)
+from tests.support.sessions import InThread, second_session, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
 
@@ -195,6 +206,30 @@ def test_a_backfill_does_not_create_what_is_no_longer_known_to_have_been_created
 
     after = forgotten + timedelta(seconds=1)
     assert operate.backfill(made.pk, start=after, end=found[6].scheduled_for, dry_run=False).create == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backfill_does_not_create_what_was_let_go_of_while_it_looked():
+    made = ran(minutes=10)
+    over()
+    found = runs(made)
+    instants_before = [each.scheduled_for for each in found]
+    with scope_all(), guards_off():
+        ScheduleRun.objects.filter(scheduled_for__lte=instants_before[3]).delete()
+    with second_session() as trimming, trimming.transaction():
+        trimming.execute("set local pgbroker.scope = 'all'")
+        trimming.execute(
+            "update pgbroker.schedule set forgotten_until = %s where id = %s", [instants_before[3], made.pk]
+        )
+        filling = InThread(
+            lambda: operate.backfill(made.pk, start=instants_before[0], end=instants_before[9], dry_run=False)
+        )
+        filling.start()
+        wait_until_blocked(filling, trimming)
+
+    with pytest.raises(InvalidOption, match="no longer known"):
+        filling.result()
+    assert len(jobs()) == len(found)
 
 
 @pytest.fixture
