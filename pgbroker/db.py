@@ -211,7 +211,13 @@ class Session:
                     before.encode(), None if tenant is None else (tenant,), prepare=prepare
                 )
                 cursor.execute(statement.text.encode(), parameters, prepare=prepare)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if _columns_of(cursor) else []
+
+
+def _columns_of(cursor: Any) -> int:
+    # The result itself: psycopg makes an object for each column of a description, which costs more than a row.
+    result = cursor.pgresult
+    return result.nfields if result is not None else 0
 
 
 def fetch(
@@ -294,12 +300,10 @@ def _run_on_django(
                 elif statement.deferred and wrapper.get_autocommit():
                     # An error at the implicit commit of a pipeline leaves the connection dead.
                     restorer.execute("set constraints all immediate")
-        # The result itself: psycopg makes an object for each column of a description, which costs more than a row.
-        result = cursor.pgresult
-        columns = result.nfields if result is not None else 0
+        columns = _columns_of(cursor)
         rows = cursor.fetchall() if columns else []
         # Django's connections hand jsonb over as text, ours as Python values.
-        encoded = [place for place in range(columns) if result.ftype(place) == _JSONB_OID]
+        encoded = [place for place in range(columns) if cursor.pgresult.ftype(place) == _JSONB_OID]
     return [_decoded(values, encoded) for values in rows] if encoded else rows
 
 

@@ -234,7 +234,7 @@ class Claimer:
         board, settings = self.worker.board, self.worker.settings
         left = self.worker.jobs_left()
         # What has ended and is not settled yet takes memory too.
-        most = board.slots + settings.PREFETCH_MAX + settings.SETTLE_MAX * 3 // 2 - board.size
+        most = board.slots + settings.PREFETCH_MAX + settings.SETTLE_MAX * 5 // 4 - board.size
         if left == 0 or most <= 0:
             return 0, 0
         idle = min(board.idle, settings.CLAIM_MAX, most)
