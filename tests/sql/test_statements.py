@@ -20,7 +20,7 @@ WORDS = [{int(one): one.label for one in words} for words in (Status, AttemptSta
 # Where a case yields a level or a kind of edge.
 # A share lock is taken at a commit alone, by whoever has made an edge, and for the length of a pass.
 SHARED = {("edges_1", "for share"), ("resolve_1", "for share skip locked")}
-NUMBERS_THAT_COUNT = {"enqueue_links_1", "reconcile_1", "resolve_1"}
+NUMBERS_THAT_COUNT = {"reconcile_1", "references_1", "resolve_1"}
 
 each_statement = pytest.mark.parametrize("statement", sql.all_statements(), ids=lambda one: one.name)
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
