@@ -67,7 +67,7 @@ begin
         where member.cancel_requested_at is null
         limit most
     );
-    select done.cancelled, done.requested into cancelled, requested from pgbroker.cancel_members_1(members, reason, by) as done;
+    select done.cancelled, done.requested into cancelled, requested from pgbroker.cancel_jobs_1(members, reason, by) as done;
     is_left := cardinality(members) = most;
     if members = '{}' then
         perform pgbroker.resolve_1(array[group_id], 500, interval '0', null, true);
@@ -77,13 +77,14 @@ begin
 end
 $function$;
 
-create function pgbroker.cancel_members_1(members uuid[], reason text, by text, out cancelled int, out requested int)
+-- Cancel jobs as the statement cancel does: those that run are asked to end. Returns how many of either.
+create function pgbroker.cancel_jobs_1(jobs uuid[], reason text, by text, out cancelled int, out requested int)
 language plpgsql volatile as $function$
 begin
     with wanted as materialized (
         select job.id, job.status, job.cancel_requested_at
         from pgbroker.job
-        where job.id = any (members)
+        where job.id = any (jobs)
         order by job.id
         for no key update
     ),
@@ -107,7 +108,7 @@ begin
     ),
     explained as (
         insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason, by)
-        select id, tenant_id, 'cancelled', cancel_members_1.reason, cancel_members_1.by
+        select id, tenant_id, 'cancelled', cancel_jobs_1.reason, cancel_jobs_1.by
         from (select * from ended union all select * from asked) as touched
         on conflict (job_id) do update
         set reason_code = excluded.reason_code,

@@ -187,40 +187,7 @@ begin
     from unnest(schedules) as each (id)
     cross join lateral pgbroker.live_runs_1(each.id) as run;
 
-    with wanted as materialized (
-        select job.id, job.status, job.cancel_requested_at
-        from pgbroker.job
-        where job.id = any (jobs)
-        order by job.id
-        for no key update
-    ),
-    cancelled as (
-        update pgbroker.job
-        set status = 13 /* cancelled */,
-            finished_at = statement_timestamp()
-        from wanted
-        where job.id = any (array[wanted.id])
-          and wanted.status in (0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 4 /* suspended */, 5 /* blocked */)
-        returning job.id, job.tenant_id
-    ),
-    requested as (
-        update pgbroker.job
-        set cancel_requested_at = statement_timestamp()
-        from wanted
-        where job.id = any (array[wanted.id])
-          and wanted.status = 3 /* running */
-          and wanted.cancel_requested_at is null
-        returning job.id, job.tenant_id
-    )
-    insert into pgbroker.job_state (job_id, tenant_id, reason_code, reason, by)
-    select touched.id, touched.tenant_id, 'cancelled', 'the next occurrence of its schedule has come', 'schedule'
-    from (select * from cancelled union all select * from requested) as touched
-    on conflict (job_id) do update
-    set reason_code = excluded.reason_code,
-        reason = excluded.reason,
-        by = excluded.by,
-        changed_at = statement_timestamp();
-
+    perform pgbroker.cancel_jobs_1(jobs, 'the next occurrence of its schedule has come', 'schedule');
     foreach each_group in array coalesce(groups, '{}') loop
         for round in 1 .. 20 loop
             select answer.is_left into is_left

@@ -135,7 +135,7 @@ begin
         limit most
     );
     if stuck <> '{}' then
-        perform pgbroker.cancel_members_1(stuck, '', '');
+        perform pgbroker.cancel_jobs_1(stuck, '', '');
         repaired := repaired || stuck;
     end if;
     repaired := array(select distinct id from unnest(repaired) as id order by id);
