@@ -180,7 +180,8 @@ def too_dear_of(meter: Meter, root: Client, place: int) -> dict[str, list[tuple[
         with scope_all():
             operate.list_schedules(after=(name, line.id), limit=PAGE)
 
-    measure("next_schedule", 10, lambda: next_schedule(using=session))
+    # Former versions of the page before this one may still stand in the index: nobody has come by to clear up.
+    measure("next_schedule", 10 + PAGE, lambda: next_schedule(using=session))
     # Itself, by two indexes; the occurrences of each, which are five, and their jobs.
     measure("take_due", PAGE * 20, look)
     assert len(found.due) == PAGE
@@ -188,7 +189,7 @@ def too_dear_of(meter: Meter, root: Client, place: int) -> dict[str, list[tuple[
     measure("dispatch", PAGE * 60, lambda: dispatch(decisions, using=session))
     measure("trim", PAGE * 10, trim)
     assert found.trimmed == (PAGE, PAGE)
-    measure("depth", 2 * SCHEDULES // 100, lambda: read_schedule_depth(using=session))
+    measure("depth", 2 * SCHEDULES // 100 + 2 * PAGE, lambda: read_schedule_depth(using=session))
 
     name = f"s{100 + place}"
     line = operate.get_schedule(name)
