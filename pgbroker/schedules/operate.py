@@ -16,7 +16,7 @@ from pgbroker.ids import new_id
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.dispatch import Occurrence
 from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, check_template, save_schedule
-from pgbroker.policy.values import duration, instant
+from pgbroker.policy.values import duration, instant, remark
 from pgbroker.registry import names
 from pgbroker.schedules.backfill import Backfill, BackfillTick, backfill
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
@@ -190,8 +190,10 @@ def pause(
     Create nothing more until *until*, an instant or so long from now, or until somebody resumes it.
 
     What comes meanwhile is not missed and never made up for; what is due already and not yet created is left out too.
-    A schedule that is paused already is paused as this call says. Raises `InvalidOption` for an end that has passed.
+    A schedule that is paused already is paused as this call says. Raises `InvalidOption` for an end that has passed,
+    and for a *by* or *reason* that no column takes.
     """
+    remark("by", by), remark("reason", reason)
     alias = alias_of(using)
     line = get_schedule(schedule, using=alias)
     with as_tenant_of(line), transaction.atomic(using=alias):
@@ -219,7 +221,12 @@ def enable(schedule: ScheduleKey, *, using: str | None = None) -> ScheduleLine:
 
 
 def disable(schedule: ScheduleKey, *, reason: str, using: str | None = None) -> ScheduleLine:
-    """Let a schedule fire no more, until it is enabled or saved so. Its occurrences go on."""
+    """
+    Let a schedule fire no more, until it is enabled or saved so. Its occurrences go on.
+
+    Raises `InvalidOption` for a *reason* that no column takes.
+    """
+    remark("reason", reason)
     return _set_enabled(schedule, False, reason, using)
 
 

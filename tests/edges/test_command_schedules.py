@@ -455,3 +455,14 @@ def test_every_action_teaches():
     assert "backfill nightly --from 2026-03-01 --to 2026-03-07 --dry-run" in told
     with scope_all():
         assert operate.list_schedules() == []
+
+
+@pytest.mark.parametrize("verb", ["pause", "disable"])
+def test_a_reason_that_no_column_takes_is_refused_with_its_flag(verb):
+    line = save()
+
+    error = refused(verb, "nightly", "--reason", "x" * 100_000)
+
+    assert error.returncode == 2
+    assert "--reason has 100000 characters" in str(error)
+    assert (row(line.id).paused_at, row(line.id).enabled) == (None, True)

@@ -463,3 +463,20 @@ def test_b137_two_tenants_may_have_schedules_of_one_name():
         acme = next(line for line in operate.list_schedules() if line.tenant_id == "acme")
         operate.run_now(acme.id)
     assert [job.tenant_id for job in jobs()] == ["acme", "bolt", "acme"]
+
+
+@pytest.mark.parametrize(
+    "said", ["a\x00b", "\ud800", "x" * 100_000, 5], ids=["nul", "surrogate", "long", "number"]
+)
+def test_what_no_column_takes_is_refused_before_anything_is_done(said):
+    line = make()
+
+    for attempted in (
+        lambda: operate.pause(line.id, reason=said),
+        lambda: operate.pause(line.id, by=said),
+        lambda: operate.disable(line.id, reason=said),
+    ):
+        with pytest.raises(InvalidOption, match=r"^(reason|by) "):
+            attempted()
+
+    assert (row(line.id).paused_at, row(line.id).enabled) == (None, True)

@@ -147,11 +147,12 @@ broker_schedules sync --dry-run                    where code and rows differ
 
     def read_name(self, arguments: Arguments) -> dict[str, Any]:
         """Read the schedule, and what an action has besides."""
-        return {
+        read = {
             name: arguments.given[name]
-            for name in ("name", "start", "end", "dry_run", "reason")
+            for name in ("name", "start", "end", "dry_run")
             if name in arguments.given
         }
+        return read | ({"reason": arguments.remark()} if "reason" in arguments.given else {})
 
     # -------------------------------------------------------------- list, show, next
 
