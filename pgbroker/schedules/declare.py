@@ -7,14 +7,13 @@ from datetime import datetime, timedelta
 from inspect import signature
 from typing import Any
 
-from pgbroker import payload
 from pgbroker.correlation import DEFAULT_TENANT
 from pgbroker.errors import DuplicateSchedule, InvalidOption, InvalidSchedule
 from pgbroker.policy.misfire import Policy as MisfirePolicy
-from pgbroker.references import CallRef, Reference
 from pgbroker.registry import Call, JobTask
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
-from pgbroker.shared_rows import database_of, shared_of
+from pgbroker.schedules.entries import entries, group_entry, troubles_of_group
+from pgbroker.shared_rows import database_of
 from pgbroker.tenancy import checked_tenant
 
 
@@ -43,7 +42,8 @@ class Declared:
     @property
     def definition(self) -> Definition:
         """What it says, with keys of job types and encoded arguments; raises what a call of the jobs would."""
-        return Definition(name=self.name, jobs=list(_entries(self.calls)), **self.said)
+        said = {**self.said, "group": group_entry(self.said["group"], using=self.database)}
+        return Definition(name=self.name, jobs=list(entries(self.calls)), **said)
 
 
 class _Declarations:
@@ -99,7 +99,8 @@ def schedule(
     *job* is a task, a call (`task.bind(...)`), or a list of calls that wait for each other: then each tick is a run
     group of its own. The row is made when a scheduler starts, and disabled once the code no longer has it. *misfire*
     is skip, run_once, catch_up or a `CatchUp`; *overlap* allow, skip, buffer_one or cancel_other; *jitter* the
-    longest wait in seconds. Raises `InvalidSchedule` where it is written, with everything that is wrong.
+    longest wait in seconds. *group* is what `run_group` takes, for the run group of each tick: tolerate, on_completed,
+    on_failed, depends_on and on_failure. Raises `InvalidSchedule` where it is written, with everything that is wrong.
     """
     catch_up = misfire if isinstance(misfire, CatchUp) else CatchUp()
     said: dict[str, Any] = {
@@ -117,7 +118,8 @@ def schedule(
         "ends_at": end,
     }
     declared = Declared(name, checked_tenant(tenant), tuple(_calls(job, args, kwargs)), said)
-    if troubles := troubles_of(Definition(name=name, jobs=[{}] * len(declared.calls), **said)):
+    plain = Definition(name=name, jobs=[{}] * len(declared.calls), **{**said, "group": None})
+    if troubles := [*troubles_of(plain), *troubles_of_group(group, jobs=len(declared.calls))]:
         raise InvalidSchedule(name, [_in_code(each) for each in troubles])
     declarations.add(declared)
     return declared
@@ -157,51 +159,6 @@ def _place(declared: Declared) -> tuple[Any, ...]:
     """What makes a second declaration the same one: its functions, wherever they were loaded from, and what it says."""
     functions = tuple((call.task.func.__module__, call.task.func.__qualname__) for call in declared.calls)
     return functions, declared.said.get("expression"), declared.said.get("time_zone")
-
-
-# ------------------------------------------------------------------ entries of a template
-
-# Stands for the run group that each tick opens, whose name is not known yet.
-_OWN_GROUP = "of the tick"
-
-
-def _entries(calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
-    """Write each call as the database takes it, without what belongs to one moment; names join those of a group."""
-    grouped = len(calls) > 1
-    known = {id(call): _name_of(call, place) for place, call in enumerate(calls, 1)}
-    for call in calls:
-        shared = shared_of(call.task, using=None, group=_OWN_GROUP if grouped else None)
-        envelope, _, _ = payload.encode(
-            shared.signature, call.args, call.kwargs, limit_bytes=shared.limit_bytes
-        )
-        entry: dict[str, Any] = {**shared.row, "args": envelope}
-        entry.pop("group", None)
-        if shared.correlation_id is not None:
-            entry["correlation_id"] = shared.correlation_id
-        if grouped:
-            entry["name"] = known[id(call)]
-        if wanted := call.task.call_options.depends_on:
-            entry["depends_on"] = [_reference(each, known) for each in wanted]
-            if call.task.call_options.on_failure is not None:
-                entry["on_failure"] = call.task.call_options.on_failure
-        yield entry
-
-
-def _name_of(call: Call, place: int) -> str:
-    return call.task.call_options.name or f"{call.task.func.__name__}-{place}"
-
-
-def _reference(reference: Reference, known: Mapping[int, str]) -> str:
-    """Return the name that a prerequisite has in the group; raises `InvalidOption` for what is not of it."""
-    if isinstance(reference, CallRef) and id(reference.call) in known:
-        return known[id(reference.call)]
-    if isinstance(reference, str) and reference in known.values():
-        return reference
-    raise InvalidOption(
-        "depends_on",
-        f"has {reference!r}, which is none of this schedule's jobs",
-        "Each tick is a run group of its own: give another call of the same list, or its name.",
-    )
 
 
 # ------------------------------------------------------------------ @job(schedule=...)

@@ -25,4 +25,4 @@ def read_otherwise(definition: Definition, since: date) -> str | None:
 
 def declared_otherwise(declared: Declared, since: date) -> str | None:
     """Tell the same of what the code declares, which may not be ready to be stored."""
-    return read_otherwise(Definition(name=declared.name, jobs=(), **declared.said), since)
+    return read_otherwise(Definition(name=declared.name, jobs=(), **{**declared.said, "group": None}), since)

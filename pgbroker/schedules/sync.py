@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import transaction
+import psycopg
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, transaction
 
 from pgbroker import db, telemetry
 from pgbroker.conf import project
@@ -23,6 +24,9 @@ GONE = "the code declares it no longer"
 # Code that nobody has been seen to run for so long is no longer the newest, if other code is.
 QUIET = timedelta(minutes=5)
 _PAGE = 500
+# What the database says of all work, and not of one row; and of one row after all.
+_NOT_ITS_OWN = (psycopg.Error, DatabaseError, InterfaceError)
+_ITS_OWN = (psycopg.DataError, psycopg.IntegrityError, DataError, IntegrityError)
 
 
 class Drift(NamedTuple):
@@ -55,10 +59,9 @@ def drift(*, using: str) -> list[Drift]:
     declared = _declared(using)
     rows = {(line.tenant_id, line.name): line for line in _lines(declared, using)}
     for each in declared:
-        try:
-            said = each.definition.fingerprint
-        except PgBrokerError as error:
-            found.append(Drift(each.name, each.tenant, "invalid", error.message))
+        said, why = _fingerprint(each)
+        if said is None:
+            found.append(Drift(each.name, each.tenant, "invalid", why))
             continue
         line = rows.get((each.tenant, each.name))
         if (what := _difference(line, said)) is not None:
@@ -99,10 +102,8 @@ def declared_names(tenant: str, *, using: str) -> list[str]:
 
 
 def _drifted(declared: Declared, line: ScheduleLine) -> tuple[str | None, str]:
-    try:
-        return _difference(line, declared.definition.fingerprint), ""
-    except PgBrokerError as error:
-        return "invalid", error.message
+    said, why = _fingerprint(declared)
+    return ("invalid", why) if said is None else (_difference(line, said), "")
 
 
 def _undeclared(line: ScheduleLine) -> tuple[str | None, str]:
@@ -192,12 +193,22 @@ def _digest(using: str) -> str:
     """Return a digest of all that the code declares: another one as soon as any of it is."""
     digest = hashlib.sha256()
     for each in _declared(using):
-        try:
-            said = each.definition.fingerprint
-        except PgBrokerError as error:
-            said = error.code
-        digest.update(f"{each.tenant}\0{each.name}\0{said}\n".encode())
+        said, _ = _fingerprint(each)
+        digest.update(f"{each.tenant}\0{each.name}\0{said or 'invalid'}\n".encode())
     return digest.hexdigest()[:32]
+
+
+def _fingerprint(declared: Declared) -> tuple[str | None, str]:
+    """Return the digest of what one says; None and the reason where it cannot be written, which stops no other."""
+    try:
+        return declared.definition.fingerprint, ""
+    except Exception as error:  # whatever a handler's signature or an argument raises
+        return None, told(error)
+
+
+def told(error: Exception) -> str:
+    """Say why a declaration cannot be stored."""
+    return error.message if isinstance(error, PgBrokerError) else f"{type(error).__name__}: {error}".strip()
 
 
 def _store(declared: Declared, done: Synced, using: str) -> None:
@@ -211,8 +222,10 @@ def _store(declared: Declared, done: Synced, using: str) -> None:
                 using=using,
                 lasting=False,
             )
-    except PgBrokerError as error:
-        done.left.append(Drift(declared.name, declared.tenant, "invalid", error.message))
+    except Exception as error:
+        if isinstance(error, _NOT_ITS_OWN) and not isinstance(error, _ITS_OWN):
+            raise
+        done.left.append(Drift(declared.name, declared.tenant, "invalid", told(error)))
         return
     (done.created if saved.is_new else done.updated).append(declared.name)
 

@@ -43,7 +43,7 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_what_the_page_declares_is_stored_and_runs(shop: dict[str, Any]) -> None:
     done = sync(using="default")
 
-    assert len(done.created) == 3
+    assert len(done.created) == 4
     assert done.left == []
     tick = operate.run_now("nightly-report").scheduled_for
     assert [ran.result for ran in run_jobs(reraise=True)] == [f"ZA for {tick}"]

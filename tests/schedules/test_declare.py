@@ -253,7 +253,7 @@ def test_a_list_of_calls_that_wait_for_each_other_is_a_run_group_each_time():
     extract = nothing.bind()
     load = nothing.options(name="load", depends_on=[extract], on_failure="ignore").bind()
     tell = nothing.options(depends_on=["load"]).bind()
-    declare("refresh", [extract, load, tell], group={"tolerate_count": 1})
+    declare("refresh", [extract, load, tell], group={"tolerate": 1})
 
     assert sync(using="default").created == ["refresh"]
 
