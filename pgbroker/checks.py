@@ -16,8 +16,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from pgbroker import conf, registry, reports
 from pgbroker.backend import PgBrokerBackend
 from pgbroker.errors import DuplicateJobType, InvalidOption, sentence
-from pgbroker.schedules.declare import declarations
+from pgbroker.schedules.declare import Declared, declarations
 from pgbroker.schedules.otherwise import declared_otherwise
+from pgbroker.schedules.written import written
 
 OLDEST_SERVER = 150000
 BACKEND = "pgbroker.backend.PgBrokerBackend"
@@ -143,18 +144,27 @@ def _check_exhausted(known: Mapping[str, registry.JobType]) -> Iterator[CheckMes
 
 @checks.register("pgbroker")
 def check_schedules(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    """Tell of declared schedules whose expression another library, that people may know, reads otherwise."""
-    return [
-        Warning(
-            f"schedule {each.name!r} has the cron expression {each.said['expression']!r}, which others read otherwise: "
-            f"{told}",
+    """Tell of declared schedules that cannot be stored, or whose expression another library reads otherwise."""
+    return [told for each in declarations.all() for told in _check_schedule(each)]
+
+
+def _check_schedule(declared: Declared) -> Iterator[CheckMessage]:
+    definition, why = written(declared)
+    if definition is None:
+        # A warning: an error would keep the scheduler from starting, and all other schedules from firing.
+        yield Warning(
+            sentence(f"schedule {declared.name!r} cannot be stored, and so never fires: {why}"),
+            hint="Correct its declaration; broker_schedules sync --dry-run tells what is left.",
+            id="pgbroker.W015",
+        )
+    elif (told := declared_otherwise(declared, ALIKE)) is not None:
+        yield Warning(
+            f"schedule {declared.name!r} has the cron expression {definition.expression!r}, which others read "
+            f"otherwise: {told}",
             hint="If this is what you mean, silence it with SILENCED_SYSTEM_CHECKS; else write it in another way. See "
             "the reference of cron expressions.",
             id="pgbroker.W014",
         )
-        for each in declarations.all()
-        if (told := declared_otherwise(each, ALIKE)) is not None
-    ]
 
 
 @checks.register(Tags.database)

@@ -334,9 +334,11 @@ class ScheduleNotFound(PgBrokerError, LookupError):
 
     code = "schedule_not_found"
 
-    def __init__(self, schedule: Any, *, many: bool = False) -> None:
+    def __init__(self, schedule: Any, *, many: bool = False, unstored: str | None = None) -> None:
         super().__init__(
-            f"several tenants have a schedule {schedule!r}. Say which tenant, or give its id."
+            f"the code declares the schedule {str(schedule)!r}, and it {unstored}"
+            if unstored
+            else f"several tenants have a schedule {schedule!r}. Say which tenant, or give its id."
             if many
             else f"there is no schedule {str(schedule)!r}. Look at the name and the tenant.",
             schedule=schedule,

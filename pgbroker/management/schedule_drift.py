@@ -21,7 +21,14 @@ def drift_for_people(done: Mapping[str, list[str]], left: Sequence[Drift]) -> st
         headings = ("name", "tenant", "drift", "which means")
         rows = ((each.name, each.tenant, each.what, DRIFT[each.what]) for each in left)
         lines.append(table(headings, rows))
+        lines += map(why, (each for each in left if each.detail))
     return "\n".join(lines) or "Code and rows agree."
+
+
+def why(drift: Drift) -> str:
+    """Write in a paragraph which schedule differs from the code and how, with the reason in full."""
+    told = ": ".join(filter(None, (DRIFT[drift.what], drift.detail)))
+    return harmless(f"\n{drift.name} of tenant {drift.tenant}: {told}", keep="\n")
 
 
 def other_readings(names: Collection[str], alias: str) -> Iterator[str]:

@@ -69,6 +69,7 @@ def facts_of(line: operate.ScheduleLine, drifted: Drift | None) -> dict[str, Any
         "state": line.state,
         "next_run_local": local_time(line.next_run_at, line.time_zone),
         "drift": None if drifted is None else drifted.what,
+        "drift_detail": (drifted.detail or None) if drifted else None,
     }
 
 

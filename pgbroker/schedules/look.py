@@ -12,13 +12,17 @@ from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, list_schedule_run
 from pgbroker.lifecycle.schedule import list_schedules as listing
 from pgbroker.policy.cron import Tick
 from pgbroker.policy.values import instant, whole
+from pgbroker.schedules.declare import declarations
 from pgbroker.schedules.definition import Definition, troubles_of
+from pgbroker.schedules.written import written
 from pgbroker.tenancy import tenant_context
 
 MOST_TICKS = 1_000
 # Before all names.
 FIRST = ("", UUID(int=0))
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+CURE_UNSTORED = "Run manage.py broker_schedules sync, or start a scheduler."
 
 # A name, or an id.
 ScheduleKey = UUID | str
@@ -37,7 +41,8 @@ def get_schedule(schedule: ScheduleKey, *, using: str | None = None) -> Schedule
     name = None if schedule_id is not None else str(schedule)
     found = listing(tenant=_tenant(), schedule_id=schedule_id, name=name, limit=2, using=alias_of(using))
     if len(found) != 1:
-        raise ScheduleNotFound(schedule, many=len(found) > 1)
+        unstored = None if found or name is None else _why_unstored(name, alias_of(using))
+        raise ScheduleNotFound(schedule, many=len(found) > 1, unstored=unstored)
     return found[0]
 
 
@@ -92,6 +97,16 @@ def find(name: str, *, using: str) -> ScheduleLine | None:
 def as_tenant_of(line: ScheduleLine) -> AbstractContextManager[None]:
     """Work as the schedule's tenant: an operator in `scope_all()` acts on one schedule at a time."""
     return tenant_context(line.tenant_id)
+
+
+def _why_unstored(name: str, alias: str) -> str | None:
+    """Say why a schedule of that name, which the code declares, has no row; None where no code declares it."""
+    tenant = _tenant()
+    for each in declarations.all():
+        if each.name == name and tenant in (None, each.tenant) and each.database == alias:
+            _, why = written(each)
+            return f"cannot be stored: {why}" if why else "is not stored yet. " + CURE_UNSTORED
+    return None
 
 
 def _id_of(schedule: ScheduleKey) -> UUID | None:

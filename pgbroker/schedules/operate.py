@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 from django.db import transaction
 
-from pgbroker import payload
-from pgbroker.errors import InvalidOption, InvalidSchedule, PgBrokerError
+from pgbroker.errors import InvalidOption, InvalidSchedule
 from pgbroker.ids import new_id
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.dispatch import Occurrence
 from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, check_template, save_schedule
 from pgbroker.policy.values import duration, instant, remark
-from pgbroker.registry import names
 from pgbroker.schedules.backfill import Backfill, BackfillTick, backfill
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
 from pgbroker.schedules.held import create, held, move, settled
@@ -33,6 +31,7 @@ from pgbroker.schedules.look import (
     next_ticks,
     preview,
 )
+from pgbroker.schedules.written import troubles_of_arguments
 
 __all__ = [
     "FIRST",
@@ -85,7 +84,7 @@ def check(definition: Definition, *, lasting: bool = True, using: str | None = N
     troubles = troubles_of(definition, now=database_time(using=alias) if lasting else None)
     if any(each.field == "template" for each in troubles):
         return troubles
-    troubles += _of_arguments(definition)
+    troubles += troubles_of_arguments(definition)
     if not any(each.field == "template" for each in troubles):
         code, error = check_template(definition.template, using=alias)
         if code is not None:
@@ -136,23 +135,6 @@ def save(
             using=alias,
         )
         return Saved(get_schedule(saved_id, using=alias), is_new)
-
-
-def _of_arguments(definition: Definition) -> list[Trouble]:
-    """Read arguments as the handlers would that this process knows, and refuse names that nobody has."""
-    troubles = []
-    known = names()
-    for entry in definition.jobs:
-        job_type = known.get(str(entry.get("job_type")))
-        envelope = entry.get("args") or {"v": payload.ENVELOPE_VERSION, "args": [], "kwargs": {}}
-        if job_type is None:
-            continue
-        try:
-            payload.decode(job_type.signature, envelope)
-        except PgBrokerError as error:
-            told = f"of {job_type.key} has arguments that its handler does not take: {error.message}"
-            troubles.append(Trouble("template", told, "Correct args and kwargs.", error.code))
-    return troubles
 
 
 # ------------------------------------------------------------------ act

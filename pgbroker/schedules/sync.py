@@ -11,12 +11,12 @@ from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, 
 
 from pgbroker import db, telemetry
 from pgbroker.conf import project
-from pgbroker.errors import PgBrokerError
 from pgbroker.lifecycle.announce import announce
 from pgbroker.lifecycle.schedule import ScheduleLine, list_declared
 from pgbroker.schedules import operate
 from pgbroker.schedules.declare import Declared, declarations
 from pgbroker.schedules.definition import Definition
+from pgbroker.schedules.written import told, written
 from pgbroker.tenancy import tenant_context
 
 # Why a schedule is disabled that the code declared once. One that comes back is enabled again.
@@ -199,16 +199,8 @@ def _digest(using: str) -> str:
 
 
 def _fingerprint(declared: Declared) -> tuple[str | None, str]:
-    """Return the digest of what one says; None and the reason where it cannot be written, which stops no other."""
-    try:
-        return declared.definition.fingerprint, ""
-    except Exception as error:  # whatever a handler's signature or an argument raises
-        return None, told(error)
-
-
-def told(error: Exception) -> str:
-    """Say why a declaration cannot be stored."""
-    return error.message if isinstance(error, PgBrokerError) else f"{type(error).__name__}: {error}".strip()
+    definition, why = written(declared)
+    return (definition.fingerprint if definition else None), why
 
 
 def _store(declared: Declared, done: Synced, using: str) -> None:

@@ -101,6 +101,6 @@ def test_one_that_cannot_be_written_is_told_and_stops_no_other(monkeypatch):
     assert {what for what, _ in left.values()} == {"invalid"}
     assert "unknown" in left["callback"][1]
     assert "group['on_completed'] has a name" in left["linked"][1]
-    assert left["strange"][1].startswith("AttributeError: ")
+    assert left["strange"][1].startswith("TypeError: ")
     assert sync_if_newest(using="default") is not None
     assert speaks(using="default") is False

@@ -20,7 +20,7 @@ from pgbroker.management.arguments import (
 )
 from pgbroker.management.commands.broker_jobs import operator
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
-from pgbroker.management.schedule_drift import drift_for_people, drift_for_programs, other_readings
+from pgbroker.management.schedule_drift import drift_for_people, drift_for_programs, other_readings, why
 from pgbroker.management.schedule_lines import (
     LISTED,
     LOOKED_BACK,
@@ -37,10 +37,12 @@ from pgbroker.management.schedule_lines import (
 )
 from pgbroker.schedules import operate
 from pgbroker.schedules.backfill import BACKFILL_PAGE
-from pgbroker.schedules.look import MOST_TICKS
+from pgbroker.schedules.look import MOST_TICKS, find
 from pgbroker.schedules.remove import delete
-from pgbroker.schedules.shown import DRIFT, local_time, read_moment, utc_time
-from pgbroker.schedules.sync import Drift, drift, drift_of, sync
+from pgbroker.schedules.shown import local_time, read_moment, utc_time
+from pgbroker.schedules.survey import survey
+from pgbroker.schedules.sync import Drift, drift_of, sync
+from pgbroker.tenancy import tenant_context
 
 LIMIT, LIMIT_MAX = 200, 1000
 TICKS, HISTORY, HISTORY_MAX = 5, 10, 1000
@@ -169,25 +171,40 @@ broker_schedules sync --dry-run                    where code and rows differ
         lines, more = lines[: asked["limit"]], len(lines) > asked["limit"]
         drifted = drift_of(lines, using=alias)
         # Of those without a row only the first page tells.
-        missing = [] if asked["after"] else [each for each in self._drift(alias) if each.what == "missing"]
+        rowless = [] if asked["after"] else self._rowless(alias)
         if json_wanted:
             listed = [facts_of(each, drifted.get(each.id)) for each in lines]
-            names = [{"name": each.name, "tenant_id": each.tenant} for each in missing]
+            missing, invalid = (
+                [
+                    {"name": each.name, "tenant_id": each.tenant, "detail": each.detail}
+                    for each in rowless
+                    if each.what == what
+                ]
+                for what in ("missing", "invalid")
+            )
             following = lines[-1].id if more else None
-            self.stdout.write(as_json({"schedules": listed, "missing": names, "next": following}))
+            self.stdout.write(
+                as_json({"schedules": listed, "missing": missing, "invalid": invalid, "next": following})
+            )
             return
         self.stdout.write(table(LISTED, (row_of(each, drifted.get(each.id)) for each in lines)))
         if more:
             self.stdout.write(f"\nMore: add --after {lines[-1].id}")
-        for each in missing:
-            self.stdout.write(
-                harmless(f"\n{each.name} of tenant {each.tenant}: {DRIFT[each.what]}", keep="\n")
-            )
+        for each in [*(each for each in drifted.values() if each.detail), *rowless]:
+            self.stdout.write(why(each))
 
     def _drift(self, alias: str) -> list[Drift]:
         """List where code and rows differ, of the tenants that this command looks at."""
-        found = drift(using=alias)
+        found = survey(using=alias)
         return [each for each in found if self.tenant in (None, each.tenant)]
+
+    def _rowless(self, alias: str) -> list[Drift]:
+        """List what is declared and has no row yet, and why it will have none where that can be told."""
+        return [
+            each
+            for each in self._drift(alias)
+            if each.what in ("missing", "invalid") and not _is_stored(each, alias)
+        ]
 
     def read_show(self, arguments: Arguments) -> dict[str, Any]:
         return {
@@ -352,7 +369,9 @@ broker_schedules sync --dry-run                    where code and rows differ
 
     def do_sync(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         if asked["dry_run"]:
-            self._tell_drift({}, self._drift(alias), json_wanted)
+            left = self._drift(alias)
+            self._tell_drift({}, left, json_wanted)
+            self._refuse_invalid(left)
             return
         registry.synchronise(using=alias)
         done = sync(using=alias)
@@ -360,16 +379,20 @@ broker_schedules sync --dry-run                    where code and rows differ
         self._tell_drift(names, done.left, json_wanted)
         for told in other_readings({*done.created, *done.updated}, alias):
             self.stderr.write(self.style.WARNING(harmless(told, keep="")))
-        if broken := [each for each in done.left if each.what == "invalid"]:
-            raise CommandError(
-                harmless(
-                    f"{len(broken)} could not be stored, the first: {broken[0].name!r}: {broken[0].detail}"
-                ),
-                returncode=exits.ERROR,
-            )
+        self._refuse_invalid(done.left)
+
+    def _refuse_invalid(self, left: Sequence[Drift]) -> None:
+        if broken := [each.name for each in left if each.what == "invalid"]:
+            many = f"{len(broken)} declared schedule{'s' * (len(broken) > 1)} cannot be stored"
+            raise CommandError(harmless(f"{many}: {', '.join(map(repr, broken))}."), returncode=exits.ERROR)
 
     def _tell_drift(self, done: Mapping[str, list[str]], left: Sequence[Drift], json_wanted: bool) -> None:
         self.stdout.write(drift_for_programs(done, left) if json_wanted else drift_for_people(done, left))
+
+
+def _is_stored(drift: Drift, alias: str) -> bool:
+    with tenant_context(drift.tenant):
+        return find(drift.name, using=alias) is not None
 
 
 def _range(asked: Mapping[str, Any], line: operate.ScheduleLine) -> tuple[Any, Any]:

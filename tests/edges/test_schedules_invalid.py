@@ -1,0 +1,139 @@
+"""A declaration that cannot be stored is told with its reason wherever somebody looks, and fires nothing."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.checks import WARNING
+from django.core.management import CommandError, call_command
+
+from pgbroker import checks, registry, schedule
+from pgbroker.errors import ScheduleNotFound
+from pgbroker.models import JobType
+from pgbroker.references import GroupRef
+from pgbroker.schedules import operate
+from pgbroker.schedules.declare import declarations
+from pgbroker.testing import guards_off
+from tests.support.handlers import deaf, nothing
+from tests.support.schedules import set_row
+
+pytestmark = pytest.mark.django_db
+
+WAITS = nothing.options(depends_on=["elsewhere"]).bind()
+# What is declared, and what is told of it.
+WRONG = {
+    "type": (deaf.bind("soon"), "argument 'seconds' is of type str"),
+    "missing": (deaf.bind(), "seconds"),
+    "twice": (deaf.bind(1.0, seconds=2.0), "seconds"),
+    "waits": ([nothing.bind(), WAITS], "has 'elsewhere', which is none of this schedule's jobs"),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch) -> None:
+    monkeypatch.setattr(declarations, "_known", {})
+    registry.synchronise(using="default")
+
+
+def declare(name: str, job=nothing, **changes) -> None:
+    schedule(name, job, **{"cron": "0 2 * * *", "timezone": "UTC", **changes})
+
+
+def command(*typed: str) -> tuple[str, str]:
+    """Return what it printed, and why it ended otherwise than well."""
+    said, refused, code = StringIO(), "", 0
+    try:
+        call_command("broker_schedules", *typed, stdout=said, stderr=StringIO())
+    except CommandError as error:
+        refused, code = str(error), error.returncode
+    assert code in (0, 1)
+    return said.getvalue(), refused
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_check_tells_what_can_be_seen_without_a_database(wrong, django_db_blocker):
+    job, why = WRONG[wrong]
+    declare("broken", job)
+    declare("good", deaf.bind(1.5))
+
+    with django_db_blocker.block():
+        (message,) = checks.check_schedules(None)
+
+    assert (message.id, message.level) == ("pgbroker.W015", WARNING)
+    assert "schedule 'broken' cannot be stored" in message.msg
+    assert why in message.msg
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "in earnest"])
+def test_sync_tells_every_reason_and_ends_with_1(dry):
+    for name, (job, _) in WRONG.items():
+        declare(name, job)
+    declare("good")
+
+    said, refused = command("sync", *dry)
+
+    for name, (_, why) in WRONG.items():
+        (told,) = [line for line in said.splitlines() if line.startswith(f"{name} of tenant default: ")]
+        assert why in told
+        assert repr(name) in refused
+    assert "'good'" not in refused
+    assert [line.name for line in operate.list_schedules()] == ([] if dry else ["good"])
+
+
+def test_a_dry_run_and_the_list_tell_what_the_database_would_refuse():
+    group = {"depends_on": [GroupRef("never-opened")]}
+    declare("lonely", [nothing.bind(), nothing.bind()], group=group)
+    declare("good")
+
+    said, refused = command("sync", "--dry-run")
+
+    assert "never-opened" in said
+    assert "'lonely'" in refused
+    assert "'good'" not in refused
+    assert "never-opened" in command("list")[0]
+
+
+def test_a_type_that_is_stored_with_the_schedule_is_no_trouble():
+    declare("new")
+    with guards_off():
+        JobType.objects.filter(name=nothing.key).update(name="scratch.renamed")
+
+    (told,) = json.loads(command("sync", "--dry-run", "--format", "json")[0])["drift"]
+
+    assert (told["name"], told["what"]) == ("new", "missing")
+
+
+def test_the_list_tells_of_invalid_ones_with_the_reason():
+    declare("stored")
+    command("sync")
+    declarations.forget("stored")
+    declare("stored", deaf.bind("soon"))
+    declare("broken", WRONG["waits"][0])
+
+    said, _ = command("list")
+    listed = json.loads(command("list", "--format", "json")[0])
+
+    assert "none of this schedule's jobs" in said
+    assert "argument 'seconds' is of type str" in said
+    assert [each["name"] for each in listed["invalid"]] == ["broken"]
+    assert "none of this" in listed["invalid"][0]["detail"]
+    assert (listed["missing"], listed["schedules"][0]["drift"]) == ([], "invalid")
+    assert "argument 'seconds' is of type str" in listed["schedules"][0]["drift_detail"]
+    assert "argument 'seconds' is of type str" in command("show", "stored")[0]
+
+
+def test_show_tells_of_what_is_declared_and_has_no_row():
+    declare("broken", WRONG["waits"][0])
+    declare("new")
+
+    for verb in ("show", "next", "run-now"):
+        assert "'broken', and it cannot be stored: depends_on has 'elsewhere'" in command(verb, "broken")[1]
+        assert "is not stored yet. Run manage.py broker_schedules sync, or start" in command(verb, "new")[1]
+        assert "Look at the name" in command(verb, "nobody")[1]
+    with pytest.raises(ScheduleNotFound, match="Look at the name"):
+        operate.get_schedule("other")
+    command("sync")
+    set_row(operate.get_schedule("new").id, expression="0 3 * * *")
+    assert command("show", "new")[1] == ""
