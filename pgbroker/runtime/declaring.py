@@ -2,9 +2,9 @@
 
 import time
 
-from django.db import connections
+from django.db import connections, transaction
 
-from pgbroker import telemetry
+from pgbroker import db, telemetry
 from pgbroker.db import Session
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.runtime.upkeep import ONLY_SLOW
@@ -12,6 +12,8 @@ from pgbroker.schedules.sync import QUIET, speaks, sync_if_newest
 
 # Often enough for others to know that it runs.
 SPEAK_SECONDS = QUIET.total_seconds() / 5
+# How long a write may wait for a row that somebody holds.
+LOCK_TIMEOUT = "500ms"
 
 
 class Declaring:
@@ -21,6 +23,8 @@ class Declaring:
         self.session = session
         # Whoever starts has written just now.
         self.speak_at = time.monotonic() + SPEAK_SECONDS
+        # It has the word, and what it declares is not written yet.
+        self._owes = False
 
     def speak_if_due(self) -> None:
         """Say it; after a release was gone back to, and the newer one is no longer seen, write."""
@@ -28,8 +32,10 @@ class Declaring:
             return
         self.speak_at = time.monotonic() + SPEAK_SECONDS
         try:
-            if speaks(using=self.session):
+            if speaks(using=self.session) or self._owes:
+                self._owes = True
                 self._write()
+                self._owes = False
         except ONLY_SLOW:
             # Another process writes at this moment.
             return
@@ -41,7 +47,10 @@ class Declaring:
     def _write(self) -> None:
         connection = connections[self.session.alias]
         try:
-            sync_if_newest(using=self.session.alias)
+            with transaction.atomic(using=self.session.alias):
+                # The loop that keeps the lead waits for it: where somebody holds a row it is tried again later.
+                db.fetch("limit_locks", {"limit": LOCK_TIMEOUT}, tuple, using=self.session.alias)
+                sync_if_newest(using=self.session.alias)
         finally:
             # This thread does not need it again for long.
             if not connection.in_atomic_block:
