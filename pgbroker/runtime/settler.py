@@ -54,6 +54,8 @@ class Settler:
         self._ended: deque[Pair] = deque()
         # Taken and not known to be written: kept through a lost connection.
         self._batch: list[Pair] = []
+        # There was no room in it for more: a rest would gather nothing.
+        self._is_full = False
         self._blocked = Blocked(session)
         self._sleeping = False
 
@@ -79,7 +81,7 @@ class Settler:
                 self._sleeping = False
                 self._batch = self._blocked.free()
                 self._blocked.let_go(self._batch)
-                self._gather()
+                self._is_full = self._gather()
             written, began = len(self._batch), time.monotonic()
             if written:
                 self._write(self._batch)
@@ -87,7 +89,12 @@ class Settler:
         except LockNotAvailable:
             # Not of single rows: somebody has locked a table.
             return ASK_SECONDS
-        if 0 < written < SMALL_BATCH and self.worker.board.size and not self.worker.draining:
+        if (
+            0 < written < SMALL_BATCH
+            and not self._is_full
+            and self.worker.board.size
+            and not self.worker.draining
+        ):
             return min(REST_FACTOR * (time.monotonic() - began), LONGEST_REST_SECONDS)
         if self._ended:
             return 0.0
@@ -95,7 +102,8 @@ class Settler:
         # Checked again: an outcome may have come between the look and the flag.
         return 0.0 if self._ended else min(5.0, self._blocked.wait)
 
-    def _gather(self) -> None:
+    def _gather(self) -> bool:
+        """Add what has ended to the batch; tells whether it has as many, or as much, as it may."""
         most, size = self.worker.settings.SETTLE_MAX, 0
         jobs = {ended.lease.job_id.int for _, ended in self._batch}
         while self._ended and len(self._batch) < most and size < BATCH_BYTES:
@@ -108,6 +116,7 @@ class Settler:
             self._batch.append(self._ended[0])
             self._ended.popleft()
             size += _weight(ended)
+        return len(self._batch) >= most or size >= BATCH_BYTES
 
     def _write(self, batch: list[Pair]) -> None:
         try:

@@ -129,6 +129,7 @@ class _Ticks:
 
     def __init__(self, due: Due) -> None:
         self.policy = overlap.Policy(due.overlap)
+        self.buffered = due.buffered_for
         self.occupancy = Occupancy(due.live, int(due.buffered_for is not None))
         self.create: list[datetime] = []
         self.skip: list[datetime] = []
@@ -154,6 +155,10 @@ class _Ticks:
             case overlap.Decision.CANCEL_AND_START:
                 # Of several that come at once the last one is left, without any of the others.
                 self.skip += self.create
+                if self.buffered is not None and not self.released:
+                    # It waits since another policy held.
+                    self.skip.append(self.buffered)
+                    self.released = True
                 self.create = [tick]
                 self.cancel = True
 

@@ -371,6 +371,21 @@ def test_after_a_small_write_the_settler_lets_others_gather_while_more_is_in_han
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_settler_does_not_rest_after_a_batch_that_had_room_for_no_more():
+    worker = Worker(WorkerOptions(concurrency=2))
+    worker.settings = replace(SETTINGS, SETTLE_MAX=1)
+    first, second = attempt(), attempt()
+    worker.board.add([first, second])
+
+    worker.settler.put(first, first.completed(None, SETTINGS))
+    worker.settler.put(second, second.completed(None, SETTINGS))
+
+    assert worker.settler.step() == 0
+    assert worker.settler.backlog == 1
+    worker.settler.session.drop()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_settler_that_drains_does_not_rest():
     worker = Worker(WorkerOptions(concurrency=2))
     first, second = attempt(), attempt()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -242,6 +243,20 @@ def test_cancel_other_cancels_what_lives_and_takes_its_place():
     assert status(old.id) == Status.CANCELLED
     assert reason(old.id) == "cancelled"
     assert sorted(Status(job.status) for job in jobs()) == [Status.READY, Status.CANCELLED]
+
+
+def test_cancel_other_cancels_what_waited_by_another_policy():
+    schedule = first("buffer_one")
+    waiting = again(schedule)
+    assert row(schedule).buffered_for == waiting
+    operate.save(replace(operate.Definition.of(operate.get_schedule(schedule.id)), overlap="cancel_other"))
+
+    again(schedule)
+    settle_one(completed(claim_one()))
+    tick()
+
+    assert states(schedule) == ["created", "skipped", "created"]
+    assert row(schedule).buffered_for is None
 
 
 def test_cancel_other_asks_a_running_one_to_stop():

@@ -186,6 +186,25 @@ def test_a_running_process_of_older_code_takes_over_when_the_newest_is_gone(of_p
     assert stored() == {**AS_OLD_SAYS, "added": ("disabled", "0 5 * * *")}
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_somebody_holds_is_written_later_and_keeps_nobody_waiting(of_project):
+    say(of_project, "shop", **OLD)
+    say(of_project, "shop", **NEW)
+    unseen(minutes=30)
+    with of_project("shop", **OLD):
+        loop = loop_of()
+        with second_session() as somebody, somebody.transaction():
+            somebody.execute("select from pgbroker.schedule for update")
+            loop.declaring.speak_at = 0.0
+            loop.step()
+            assert stored() == AS_NEW_SAYS
+        loop.declaring.speak_at = 0.0
+        loop.step()
+        loop.session.drop()
+
+    assert stored() == {**AS_OLD_SAYS, "added": ("disabled", "0 5 * * *")}
+
+
 def test_whoever_synchronises_by_hand_has_the_word(of_project):
     say(of_project, "shop", **OLD)
     say(of_project, "shop", **NEW)

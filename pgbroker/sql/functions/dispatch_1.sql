@@ -8,7 +8,7 @@
 --
 -- A decision has id and kind. Of kind tick: next_run_at and revision as they were (expected, revision), then what they
 -- become: next_run_at, watermark, zone_rules, resume (the pause is over), disable (with the reason), buffer (a tick that
--- waits), release (the buffered one is among those to create), cancel (what lives gives way), skip (ticks). Kinds
+-- waits), release (the buffered one is among those to create, or to skip), cancel (what lives gives way), skip (ticks). Kinds
 -- run_now and backfill only create. create has pairs: the tick, and when its job may start, which is null for at once.
 --
 -- What cannot be created is recorded and sinks nothing else. patient: wait for rows that somebody holds; otherwise those
@@ -199,7 +199,14 @@ begin
         error_code = excluded.error_code,
         error = excluded.error
     where excluded.state in ('created', 'failed')
-       or known.state not in ('created', 'buffered');
+       or known.state not in ('created', 'buffered')
+       or known.state = 'buffered' and excluded.state = 'skipped' and (
+           known.schedule_id in (
+               select decision.id
+               from jsonb_to_recordset(decisions) as decision (id uuid, release boolean)
+               where decision.release
+           )
+       ) is true;
 
     update pgbroker.schedule
     set next_run_at = case when decision.kind = 'tick' then decision.next_run_at else schedule.next_run_at end,

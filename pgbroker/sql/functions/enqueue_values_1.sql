@@ -2,6 +2,13 @@
 --
 -- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
 
+-- Tell of an error whether nothing is wrong with what was asked for: a deadlock, a failed serialisation, a table that
+-- somebody holds, a full disk, a server that shuts down. Whoever asked is to hear of it, and to ask again with all of it.
+create function pgbroker.is_passing_1(code text) returns boolean
+language sql immutable as $function$
+    select code ~ '^(40|53|57|58)' or code = '55P03'
+$function$;
+
 -- Tell whether what was read as text was something else: JSON that is no string begins with one of these. Only
 -- then is the entry looked at again.
 create function pgbroker.not_a_string_1(value text, entries jsonb, place bigint, field text) returns boolean

@@ -129,8 +129,7 @@ begin
         from pgbroker.queue as woken
         where woken.id in (select job.queue_id from pgbroker.job where job.id = answer.job_id);
     exception when others then
-        -- A deadlock or a failed serialisation is for the caller to repeat, with all that it did.
-        if sqlstate like '40%' then
+        if pgbroker.is_passing_1(sqlstate) then
             raise;
         end if;
         update pgbroker.run_group

@@ -52,8 +52,7 @@ begin
         return query select answer.* from pgbroker.enqueue_many_1(jobs) as answer;
         return;
     exception when others then
-        -- A deadlock or a failed serialisation is for the caller to repeat, with all that it did.
-        if sqlstate like '40%' then
+        if pgbroker.is_passing_1(sqlstate) then
             raise;
         end if;
     end;
@@ -63,7 +62,7 @@ begin
                 select place, answer.job_id, answer.outcome, answer.detail
                 from pgbroker.enqueue_many_1(jsonb_build_array(jobs -> (place - 1))) as answer;
         exception when others then
-            if sqlstate like '40%' then
+            if pgbroker.is_passing_1(sqlstate) then
                 raise;
             end if;
             return query select place, null::uuid, 'enqueue_failed'::text, left(sqlerrm, 1000);
@@ -128,7 +127,7 @@ begin
         perform pgbroker.seal_group_1(occurrence.run_group_id);
         occurrence.state := 'created';
     exception when others then
-        if sqlstate like '40%' then
+        if pgbroker.is_passing_1(sqlstate) then
             raise;
         end if;
         get stacked diagnostics code = pg_exception_hint;
