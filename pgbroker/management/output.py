@@ -27,9 +27,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} in a report")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Lay rows out in columns, numbers to the right; "-" where there is nothing."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = True) -> str:
+    """Lay rows out in columns, numbers to the right; "-" where there is nothing. Long cells end in "…" if *cut*."""
+    cells = [[_cell(value, cut=cut) for value in row] for row in rows]
     right = [
         bool(cells)
         and all(row[column].rstrip("+").replace(".", "", 1).isdigit() or row[column] == "-" for row in cells)
@@ -54,7 +54,7 @@ def table_of_pauses(pauses: Iterable[PauseLine]) -> str:
     )
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, *, cut: bool) -> str:
     match value:
         case None | "":
             return "-"
@@ -65,7 +65,7 @@ def _cell(value: Any) -> str:
         case list() | tuple():
             return ",".join(map(str, value)) or "-"
     text = harmless(str(value), keep="")
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+    return text if not cut or len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
 
 
 def harmless(text: str, *, keep: str = "\n\t") -> str:

@@ -152,6 +152,5 @@ def table_of_ticks(ticks: Sequence[Tick]) -> str:
     """Lay ticks out, a line each."""
     if not ticks:
         return "none to come"
-    return table(
-        ("there", "utc", ""), ((each.local, each.utc, each.note or " ") for each in show_ticks(ticks))
-    )
+    rows = ((each.local, each.utc, each.note or " ") for each in show_ticks(ticks))
+    return table(("there", "utc", ""), rows, cut=False)

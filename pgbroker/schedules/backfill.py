@@ -62,6 +62,10 @@ def backfill(
     line = get_schedule(schedule, using=alias)
     whole("limit", limit, 1, MOST_BACKFILLED)
     first, last = instant("start", start), instant("end", end)
+    if first > line.now:
+        raise InvalidOption(
+            "start", f"is {first.isoformat()}, in the future", "What is to come comes by itself."
+        )
     if last < first:
         raise InvalidOption("end", f"is {last.isoformat()}, before the start", "Give one that is later.")
     if last > line.now:

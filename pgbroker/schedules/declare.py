@@ -146,13 +146,20 @@ def _calls(job: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> I
     if isinstance(job, JobTask):
         yield Call(job, tuple(args), dict(kwargs or {}))
         return
-    if args or kwargs:
-        raise InvalidOption("args", "was given beside a call, which has its own", "Give them to .bind(...).")
-    calls = [job] if isinstance(job, Call) else list(job) if isinstance(job, Iterable) else [job]
+    calls = list(job) if isinstance(job, Iterable) and not isinstance(job, (str, bytes, Call)) else [job]
     for each in calls:
         if not isinstance(each, Call):
-            raise InvalidOption("job", f"is a {type(each).__name__}", "Give a job, or task.bind(...).")
-        yield each
+            what = f"is the text {each!r}" if isinstance(each, str) else f"is a {type(each).__name__}"
+            if each is not job:
+                what = f"has one that {what}"
+            raise InvalidOption("job", what, "Give the task itself, or calls of tasks: task.bind(...).")
+    if args or kwargs:
+        raise InvalidOption(
+            "args" if args else "kwargs",
+            "was given beside a call, which has its own",
+            "Give them to .bind(...).",
+        )
+    yield from calls
 
 
 def _place(declared: Declared) -> tuple[Any, ...]:
@@ -164,22 +171,26 @@ def _place(declared: Declared) -> tuple[Any, ...]:
 # ------------------------------------------------------------------ @job(schedule=...)
 
 
-def schedule_job(task: JobTask[Any, Any], said: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+def schedule_job(task: JobTask[Any, Any], said: Any) -> None:
     """
     Declare what `@job(schedule=...)` says: what `schedule` takes, as a mapping, or several of them.
 
     The name is that of the job's type unless the mapping has one. Raises what `schedule` raises.
     """
-    for each in [said] if isinstance(said, Mapping) else said:
+    several = isinstance(said, Iterable) and not isinstance(said, (str, bytes, Mapping))
+    for each in said if several else [said]:
         if not isinstance(each, Mapping):
             raise InvalidOption(
                 "schedule", f"is {each!r}", 'Give a mapping such as {"cron": "0 2 * * *", "timezone": "UTC"}.'
             )
         given = {"name": task.key, **each}
-        unknown = sorted(given.keys() - _TAKEN)
-        if unknown or not given.keys() >= {"cron", "timezone"}:
-            trouble = f"says {unknown[0]!r}" if unknown else "lacks cron or timezone"
-            raise InvalidOption("schedule", trouble, f"It takes {', '.join(sorted(_TAKEN))}.")
+        if unknown := sorted(map(str, given.keys() - _TAKEN)):
+            raise InvalidOption(
+                "schedule", f"says {', '.join(map(repr, unknown))}", f"It takes {', '.join(sorted(_TAKEN))}."
+            )
+        if lacking := [name for name in ("cron", "timezone") if name not in given]:
+            cure = 'Say both, such as {"cron": "0 2 * * *", "timezone": "UTC"}.'
+            raise InvalidOption("schedule", f"lacks {' and '.join(lacking)}", cure)
         schedule(given.pop("name"), task, **given)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from io import StringIO
 
 import pytest
@@ -10,11 +11,11 @@ from django.core.checks import WARNING
 from django.core.management import CommandError, call_command
 
 from pgbroker import checks, registry, schedule
-from pgbroker.errors import ScheduleNotFound
+from pgbroker.errors import InvalidOption, ScheduleNotFound
 from pgbroker.models import JobType
 from pgbroker.references import GroupRef
 from pgbroker.schedules import operate
-from pgbroker.schedules.declare import declarations
+from pgbroker.schedules.declare import declarations, schedule_job
 from pgbroker.testing import guards_off
 from tests.support.handlers import deaf, nothing
 from tests.support.schedules import set_row
@@ -137,3 +138,62 @@ def test_show_tells_of_what_is_declared_and_has_no_row():
     command("sync")
     set_row(operate.get_schedule("new").id, expression="0 3 * * *")
     assert command("show", "new")[1] == ""
+
+
+def test_a_note_about_the_clock_is_not_cut():
+    # Two notes at once: the clock changes, and shows the time a second time.
+    declare("often", cron="30 2 * * *", timezone="Europe/Berlin", ambiguous="twice")
+    command("sync")
+
+    said, _ = command("next", "often", "-n", "400")
+
+    assert (
+        "the second of two: the clock has shown this time before; the clock has changed from UTC+02:00"
+        in said
+    )
+    assert "…" not in said
+
+
+def test_a_backfill_of_the_future_names_where_it_begins():
+    declare("new")
+    command("sync")
+
+    with pytest.raises(InvalidOption, match=r"start is 2100-01-01T00:00:00\+00:00, in the future"):
+        operate.backfill(
+            "new", start=datetime(2100, 1, 1, tzinfo=UTC), end=datetime(2099, 1, 1, tzinfo=UTC), dry_run=True
+        )
+    with pytest.raises(CommandError, match="--from is 2100-01-01"):
+        call_command("broker_schedules", "backfill", "new", "--from", "2100-01-01", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        ("shop.tick", "job is the text 'shop.tick'. Give the task itself, or calls"),
+        ([nothing], "job has one that is a JobTask. Give the task itself, or calls"),
+        (7, "job is a int."),
+    ],
+)
+def test_what_is_no_job_is_told_first(job, told):
+    with pytest.raises(InvalidOption) as raised:
+        declare("wrong", job, args=["a"])
+
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("* * * * *", "schedule is '* * * * *'. Give a mapping"),
+        (7, "schedule is 7. Give a mapping"),
+        ({"cron": "* * * * *"}, "schedule lacks timezone. Say both"),
+        ({"timezone": "UTC"}, "schedule lacks cron. Say both"),
+        ({}, "schedule lacks cron and timezone. Say both"),
+        ({"crom": "* * * * *", "zone": "UTC"}, "schedule says 'crom', 'zone'. It takes"),
+    ],
+)
+def test_what_a_decorator_says_wrong_is_named(said, told):
+    with pytest.raises(InvalidOption) as raised:
+        schedule_job(nothing, said)
+
+    assert told in str(raised.value)
