@@ -342,6 +342,10 @@ _REFERENCES = {
     ),
     "has_jobs": ("it has jobs, of this or another tenant", "Pause it instead."),
     "has_history": ("jobs have run in it, and counters keep that", "Pause it instead."),
+    "is_scheduled": (
+        "the schedule {schedule!r} enqueues into it",
+        "Let the schedule's jobs go elsewhere, or delete it with broker_schedules delete NAME.",
+    ),
 }
 
 
@@ -349,8 +353,8 @@ def delete_queue(name: str, *, using: str | None = None) -> None:
     """
     Delete a queue that was made by mistake, with its pauses and settings.
 
-    Raises `UnknownQueue`, and `QueueInUse` while jobs, history or a declaration refer to it, or a transaction
-    is open that may have enqueued into it. Wants no transaction around it.
+    Raises `UnknownQueue`, and `QueueInUse` while jobs, history, a declaration or a schedule refer to it, or a
+    transaction is open that may have enqueued into it. Wants no transaction around it.
     """
     alias = using or settings().DATABASES[0]
     # Asked before the table is locked: a queue that is in use must not stop others for a moment.
@@ -367,7 +371,9 @@ def delete_queue(name: str, *, using: str | None = None) -> None:
     if outcome == "unknown_queue":
         raise UnknownQueue(name, [each.name for each in list_queues(using=alias)])
     if outcome != "deleted":
-        raise QueueInUse(name, *_REFERENCES[outcome])
+        reference, _, schedule = outcome.partition(":")
+        why, cure = _REFERENCES[reference]
+        raise QueueInUse(name, why.format(schedule=schedule), cure)
 
 
 def _target(queue: str | None, job_type: str | None, tenant: str | None) -> pausing.Target:

@@ -4,7 +4,11 @@ from pgbroker import db
 
 
 def queue_reference(name: str, *, using: str | db.Session = "default") -> str | None:
-    """Say what refers to a queue: is_default, is_declared, has_jobs or has_history; None when nothing does."""
+    """
+    Say what refers to a queue: is_default, is_declared, has_jobs or has_history; None when nothing does.
+
+    Or is_scheduled:NAME, of a schedule that enqueues there.
+    """
     found: list[str | None] = db.fetch("queue_reference", {"name": name}, lambda row: row[0], using=using)
     return found[0]
 

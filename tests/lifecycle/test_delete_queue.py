@@ -30,6 +30,7 @@ from tests.support.jobs import (
     settle_one,
     type_id,
 )
+from tests.support.schedules import entry, make, set_row
 from tests.support.sessions import InThread, second_session, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
@@ -64,6 +65,29 @@ def test_a_queue_that_nothing_refers_to_goes_with_what_was_made_for_it(made_by_m
     for model in (QueuePriority, Pause, QueueSample):
         assert not model.objects.filter(queue_id=made_by_mistake).exists()
     assert enqueue_rows([{"job_type": TYPE, "queue": "mial"}])[0].outcome == "unknown_queue"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"jobs": [entry(), entry(queue="mial")]},
+        {"jobs": [entry(name="a")], "group": {"on_completed": entry(queue="mial")}},
+        {"jobs": [entry(name="a")], "group": {"on_failed": entry(queue="mial")}},
+    ],
+    ids=["job", "on_completed", "on_failed"],
+)
+def test_one_that_a_schedule_of_any_tenant_enqueues_into_stays(template):
+    with tenant_context("acme"):
+        line = make("nightly", template=template)
+    make("elsewhere")
+
+    with pytest.raises(QueueInUse, match="the schedule 'nightly' enqueues into it"):
+        delete()
+
+    with tenant_context("acme"):
+        set_row(line.pk, template={"jobs": [entry()]})
+    delete()
+    assert not Queue.objects.filter(name="mial").exists()
 
 
 def test_its_name_may_be_used_again_under_another_number(made_by_mistake):

@@ -44,7 +44,7 @@ def make(name: str = "nightly", *, due: bool = True, **changes: Any) -> Schedule
     queue_id(), type_id()
     this = minute()
     watermark, next_run_at = (this - timedelta(seconds=1), this) if due else (now(), this + timedelta(days=1))
-    template = {"jobs": changes.pop("jobs", [entry()])}
+    template = changes.pop("template", None) or {"jobs": changes.pop("jobs", [entry()])}
     row = {
         "id": new_id(),
         "tenant_id": current_tenant(),

@@ -3,7 +3,8 @@
 -- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
 
 -- Say what refers to a queue, null when nothing does: is_default, is_declared (by a job type), has_jobs, has_history
--- (counters of what ran there). Needs the scope of all tenants: the jobs of others must be seen.
+-- (counters of what ran there), or is_scheduled: and the name of a schedule that enqueues there. Needs the scope of all
+-- tenants: the jobs and schedules of others must be seen.
 create function pgbroker.queue_reference_1(queue_name text) returns text
 language sql stable as $function$
     select case
@@ -11,6 +12,13 @@ language sql stable as $function$
         when exists (select from pgbroker.job_type where job_type.defaults ->> 'queue' = queue.name) then 'is_declared'
         when exists (select from pgbroker.job where job.queue_id = queue.id) then 'has_jobs'
         when exists (select from pgbroker.job_counter as counter where counter.queue_id = queue.id) then 'has_history'
+        else (
+            select 'is_scheduled:' || min(schedule.name)
+            from pgbroker.schedule
+            where schedule.template @> jsonb_build_object('jobs', jsonb_build_array(jsonb_build_object('queue', queue.name)))
+                or schedule.template @> jsonb_build_object('group', jsonb_build_object('on_completed', jsonb_build_object('queue', queue.name)))
+                or schedule.template @> jsonb_build_object('group', jsonb_build_object('on_failed', jsonb_build_object('queue', queue.name)))
+        )
     end
     from pgbroker.queue
     where queue.name = queue_name
