@@ -127,6 +127,11 @@ def retry(job: UUID | str | HasId, *, attempts: int = 1, using: str | None = Non
             job_id=job_id,
             holder_id=answer.holder_id,
         )
+    if answer.outcome == "prerequisite_failed" and answer.missing and not answer.holder_id:
+        raise PrerequisiteFailed(
+            f"job {job_id} waits for {answer.missing}, which is not there",
+            cure="Open or enqueue that first, then retry the job; or enqueue the job anew without it.",
+        )
     if answer.outcome == "prerequisite_failed":
         raise PrerequisiteFailed(
             f"job {job_id} waits for {answer.holder_id}, which has ended without success"

@@ -11,8 +11,8 @@ class DependencyError(PgBrokerError):
     code = "dependency_error"
     cure: ClassVar[str] = ""
 
-    def __init__(self, trouble: str) -> None:
-        super().__init__(f"{sentence(trouble)} {self.cure}".rstrip())
+    def __init__(self, trouble: str, *, cure: str | None = None) -> None:
+        super().__init__(f"{sentence(trouble)} {self.cure if cure is None else cure}".rstrip())
         self.trouble = trouble
 
 

@@ -12,7 +12,8 @@ class Retried(NamedTuple):
     """
     What a retry did to one job; *status* is from before.
 
-    *holder_id* is the newer job that has its key, or the prerequisite, a job or a group, that ended badly.
+    *holder_id* is the newer job that has its key, or the prerequisite, a job or a group, that ended badly. *missing*
+    names what it waited for by name, if that is still not there.
     """
 
     job_id: UUID
@@ -20,6 +21,7 @@ class Retried(NamedTuple):
     queue_id: int
     status: int
     holder_id: UUID | None
+    missing: str | None
 
 
 def retry_many(
@@ -30,7 +32,8 @@ def retry_many(
 
     History stays. Returns one answer for each job that exists: a live or completed one is unchanged, and
     one whose idempotency key a newer job holds is refused, as is one whose prerequisite has ended badly and
-    is not among those retried. What was cancelled because of a job comes back when that one is retried.
+    is not among those retried, and one that waited for a name that is still not there. What was cancelled
+    because of a job comes back when that one is retried.
     """
     assert attempts is None or attempts >= 1
     return db.fetch("retry", {"job_ids": list(job_ids), "attempts": attempts}, Retried._make, using=using)

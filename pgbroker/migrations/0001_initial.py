@@ -68,6 +68,7 @@ class Migration(migrations.Migration):
                             ),
                         ),
                         ("deadline_at", models.DateTimeField()),
+                        ("expired_at", models.DateTimeField(null=True)),
                         (
                             "created_at",
                             models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),

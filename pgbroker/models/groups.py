@@ -103,6 +103,7 @@ class DeferredReference(models.Model):
     job_name = models.TextField(null=True)  # noqa: DJ001 - null: the group itself
     on_failure = models.SmallIntegerField(choices=[(int(each), each.label) for each in OnFailure], default=0)
     deadline_at = models.DateTimeField()
+    expired_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 
     objects: ClassVar[TenantManager["DeferredReference"]] = TenantManager()

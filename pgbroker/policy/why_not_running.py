@@ -103,7 +103,10 @@ def _over(facts: Facts, status: Status) -> Explanation:
     by = f" by {facts.by}" if facts.by else ""
     cure = "Retry it if it is wanted after all."
     if facts.reason_code == "reference_expired":
-        cure = "Enqueue what it refers to, then retry it."
+        cure = (
+            f"Enqueue what it refers to, then retry it (broker_jobs retry {facts.job_id}): it waits for that then. "
+            "To have it run without, enqueue it anew."
+        )
     return Explanation("cancelled", f"It is over: it was cancelled {when}{by}{because(facts)}.", (), cure)
 
 
@@ -217,6 +220,13 @@ def _waiting(facts: Facts) -> Iterator[Explanation]:
             ids,
             _cure_of_waiting(named),
         )
+    if references and time_of(references[0]["deadline"]) <= facts.now:
+        yield Explanation(
+            "about_to_be_resolved",
+            "What it refers to is about to be looked up.",
+            (),
+            "A worker's upkeep does that within seconds: is one running?",
+        )
     if references:
         more_of_them = f", and {len(references) - 1} more" if len(references) > 1 else ""
         yield Explanation(
@@ -253,6 +263,14 @@ def _blocked(facts: Facts) -> Explanation:
     why = f"{upper(', '.join(named))} ended badly" if named else "A prerequisite ended badly"
     if facts.reason_code == "reference_expired":
         why = f"What it refers to did not come in time{because(facts)}"
+        return Explanation(
+            "blocked",
+            f"It is blocked. {why}.",
+            ids_of(facts),
+            f"Let it run without (broker_jobs unblock {facts.job_id}). To have it wait again, enqueue what it "
+            f"refers to, then cancel it and retry it (broker_jobs cancel {facts.job_id}, "
+            f"broker_jobs retry {facts.job_id}).",
+        )
     cause = named_cause(facts)
     retry = (
         f"Mend and retry the cause (broker_jobs retry {facts.cause_id})"

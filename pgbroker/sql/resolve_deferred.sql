@@ -8,6 +8,6 @@
 -- Plan:   hot
 -- Rows:   one: the last one of this page, null at the end, and how many came to an end.
 -- Locks:  rows of jobs that get an edge, skip locked; the graph of their tenants, if nobody has it.
--- Index:  deferred_reference_pkey, run_group_name_unique, job_group_name.
+-- Index:  deferred_reference_awaited, run_group_name_unique, job_group_name.
 select page.last, page.settled
 from pgbroker.resolve_deferred_1(%(after)s, %(limit)s, %(skip)s) as page

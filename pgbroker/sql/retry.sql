@@ -7,7 +7,7 @@
 -- Plan:   hot
 -- Rows:   one per job this tenant has: job_id, outcome (retried, unchanged, key_held_by_newer_job,
 --         prerequisite_failed), queue_id, the status from before, and the job that has its key, or the job or group
---         that is in its way, where there is one.
+--         that is in its way, where there is one; and what is still not there of what it waited for by name.
 -- Locks:  the idempotency keys, then the job rows, each in order: the order in which enqueue takes them.
 -- Index:  job_pkey, idempotency_pkey.
 --
@@ -15,7 +15,8 @@
 -- all but one of several that share a key: the one that holds it, else the youngest, is retried. A key that is
 -- taken back is held on this job's own terms: its window began when it was made, and may be over. A deadline
 -- that ended a job does not end its retry. A job whose prerequisite has ended badly, and is not retried with it, would
--- end again at once: it is left alone. It comes back by itself when that one is retried.
+-- end again at once: it is left alone. It comes back by itself when that one is retried. What it waited for by name, and
+-- was not there in time, is waited for again, if it is there by now; else the job is left alone as well.
 with wanted as materialized (
     select payload.job_id, job.tenant_id, job.job_type_id, payload.idempotency_key
     from pgbroker.job_payload as payload
@@ -81,7 +82,8 @@ ended as materialized (
         ) as newer_id,
         row_number() over (order by id) as place,
         pgbroker.is_held_1(id) as waits,
-        (
+        expired.missing,
+        coalesce(expired.barred_by, (
             select edge.prerequisite_id
             from pgbroker.open_edges_of_1(judged.id) as edge
             cross join lateral pgbroker.prerequisites_1(array[edge.prerequisite_id]) as prerequisite
@@ -89,8 +91,19 @@ ended as materialized (
               and prerequisite.outcome > 10
               and edge.prerequisite_id not in (select locked.id from locked where locked.id = any (%(job_ids)s::uuid[]))
             limit 1
-        ) as barred_by
+        )) as barred_by
     from judged
+    cross join lateral (
+        select
+            min(reference.words) filter (where reference.named_id is null) as missing,
+            (array_agg(reference.named_id order by reference.named_id) filter (
+                where reference.outcome > 10
+                  and reference.named_id not in (
+                      select locked.id from locked where locked.id = any (%(job_ids)s::uuid[])
+                  )
+            ))[1] as barred_by
+        from pgbroker.expired_references_1(judged.id) as reference
+    ) as expired
     window same_key as (
         partition by key, status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */), newer_id is null
         order by id = holder_id desc, id desc
@@ -110,6 +123,7 @@ retried as (
       and ended.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
       and ended.newer_id is null
       and ended.barred_by is null
+      and ended.missing is null
     returning job.id, job.tenant_id, job.job_type_id, job.priority, job.declared_attempts, job.created_at
 ),
 -- A key that a newer job took and let go of belongs to this one again.
@@ -133,6 +147,14 @@ taken_back as (
       and held.key = payload.idempotency_key
       and held.job_id <> retried.id
 ),
+-- A pass makes edges of them.
+awaited_again as (
+    update pgbroker.deferred_reference as expired
+    set expired_at = null
+    from retried
+    where expired.dependent_id = any (array[retried.id])
+      and expired.expired_at is not null
+),
 forgotten as (
     delete from pgbroker.job_state
     using retried
@@ -148,6 +170,7 @@ select
     end as outcome,
     ended.queue_id,
     ended.status,
-    coalesce(ended.newer_id, ended.barred_by) as holder_id
+    coalesce(ended.newer_id, ended.barred_by) as holder_id,
+    ended.missing
 from ended
 left join retried on retried.id = ended.id

@@ -266,6 +266,26 @@ def test_what_never_comes_is_a_prerequisite_that_failed(policy: str, end: Status
     assert reason(UUID(waiting.id)) == (None if end == Status.COMPLETED else "reference_expired")
 
 
+def test_what_came_too_late_is_waited_for_when_the_job_is_retried() -> None:
+    waiting = step.options(depends_on=[DeferredRef("tonight", within=60)]).enqueue(1)
+    age(waiting, seconds=61)
+    run_jobs()
+
+    with pytest.raises(
+        PrerequisiteFailed, match=r"run group tonight, which is not there\. Open .* retry the job; or"
+    ):
+        retry(waiting)
+    with run_group("tonight", seal=False) as group:
+        pass
+    retry(waiting)
+
+    assert get_job(waiting).explain().code == "about_to_be_resolved"
+    assert run_jobs() == []
+    assert status(UUID(waiting.id)) == Status.WAITING
+    group.seal()
+    assert [ran.result for ran in run_jobs()] == [1]
+
+
 # ------------------------------------------------------------------ refusals
 
 

@@ -36,7 +36,7 @@ from tests.support.jobs import (
     status,
     type_id,
 )
-from tests.support.links import passes, seal
+from tests.support.links import deadlines_pass, deferred, passes, seal
 from tests.support.links import run as run_one
 
 pytestmark = pytest.mark.django_db
@@ -331,6 +331,29 @@ def test_a_reference_that_need_not_exist_yet_is_named_with_its_deadline():
     assert (told.code, told.ids) == ("waiting_for_reference", ())
     assert "job load of run group later" in told.sentence
     assert "in 59m" in told.sentence
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "cures"),
+    [
+        ("cancel", "cancelled", ("broker_jobs retry {job}",)),
+        (
+            "block",
+            "blocked",
+            ("broker_jobs unblock {job}", "broker_jobs cancel {job}, broker_jobs retry {job}"),
+        ),
+    ],
+)
+def test_a_reference_that_expired_says_what_lets_it_run_and_what_lets_it_wait(policy, code, cures):
+    job = after({"group": "later", "within_seconds": 5}, on_failure=policy)
+    deadlines_pass(job)
+    deferred()
+
+    told = explain(job)
+
+    assert told.code == code
+    assert "run group later: it was not there in time" in told.sentence
+    assert all(cure.format(job=job) in told.cure for cure in cures)
 
 
 def test_an_edge_comes_before_a_reference_and_does_not_hide_it():

@@ -7,8 +7,10 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
-from pgbroker.lifecycle.retry import retry_many
-from pgbroker.models import JobDependency, JobState
+from pgbroker.lifecycle.cancel import cancel_many
+from pgbroker.lifecycle.retry import Retried, retry_many
+from pgbroker.lifecycle.unblock import unblock_many
+from pgbroker.models import DeferredReference, JobDependency, JobState
 from pgbroker.tenancy import tenant_context
 from tests.support.jobs import status
 from tests.support.links import (
@@ -286,3 +288,162 @@ def test_a_late_reference_is_one_as_well():
 
     assert (status(dependent), why(dependent)) == (CANCELLED, ("reference_expired", None))
     assert uuid4() not in edges(dependent)
+
+
+# ------------------------------------------------------------------ what has expired, and is retried
+
+
+def expired(name: str | None = None, *more: object, on_failure: str = "cancel") -> UUID:
+    dependent = job(
+        {"group": "later", "within_seconds": 5, **({"job": name} if name else {})},
+        *more,
+        on_failure=on_failure,
+    )
+    deadlines_pass(dependent)
+    assert deferred() > 0
+    return dependent
+
+
+def retried(dependent: UUID, *others: UUID) -> Retried:
+    return next(answer for answer in retry_many([dependent, *others]) if answer.job_id == dependent)
+
+
+@pytest.mark.parametrize("name", [None, "one"])
+def test_a_retry_is_refused_while_what_did_not_come_in_time_is_not_there(name):
+    dependent = expired(name)
+    if name:
+        open_group("later")
+
+    answer = retried(dependent)
+
+    assert (answer.outcome, answer.holder_id) == ("prerequisite_failed", None)
+    assert answer.missing == ("job one of run group later" if name else "run group later")
+    assert (status(dependent), why(dependent)) == (CANCELLED, ("reference_expired", None))
+    assert deferred() == 0
+
+
+def test_a_retry_waits_for_what_came_too_late():
+    dependent = expired()
+    below = job(dependent)
+    passes()
+    group_id = open_group("later")
+
+    assert retried(dependent).outcome == "retried"
+
+    passes()
+    assert (statuses(dependent, below), why(dependent)) == ([WAITING, WAITING], None)
+    assert repaired() == []
+    assert deferred() == 1
+    assert (status(dependent), edges(dependent)) == (WAITING, {group_id: (0, False)})
+    assert repaired() == []
+    seal(group_id)
+    passes()
+    assert statuses(dependent, below) == [READY, WAITING]
+
+
+def test_a_retry_waits_for_a_member_that_came_too_late_and_has_completed():
+    dependent = expired("one")
+    open_group("later")
+    (member,) = links({"group": "later", "name": "one"})
+    end(member.job_id)
+
+    assert retried(dependent).outcome == "retried"
+    deferred()
+
+    assert (status(dependent), edges(dependent)) == (READY, {member.job_id: (10, True)})
+
+
+def test_a_retry_is_refused_when_what_came_too_late_ended_badly():
+    dependent = expired("one")
+    open_group("later")
+    (member,) = links({"group": "later", "name": "one"})
+    end(member.job_id, status=FAILED)
+
+    answer = retried(dependent)
+
+    assert (answer.outcome, answer.holder_id, answer.missing) == ("prerequisite_failed", member.job_id, None)
+    assert status(dependent) == CANCELLED
+    assert retried(dependent, member.job_id).outcome == "retried", "not so if that is retried with it"
+    deferred()
+    assert statuses(dependent, member.job_id) == [WAITING, READY]
+
+
+def test_of_two_names_that_expired_each_is_looked_up_again():
+    dependent = expired(None, {"group": "other", "within_seconds": 3600})
+    sealed_group("other")
+
+    assert retried(dependent).missing == "run group later"
+    sealed_group("later")
+    assert retried(dependent).outcome == "retried"
+    assert deferred() == 2
+    assert status(dependent) == READY
+
+
+def test_a_name_that_expires_when_its_job_is_cancelled_is_not_forgotten():
+    dependent = waits_for(None, within=5)
+    cancel_many([dependent])
+    deadlines_pass(dependent)
+    deferred()
+
+    assert retried(dependent).missing == "run group later"
+
+
+def test_what_came_and_went_again_before_a_pass_expires_again():
+    dependent = expired()
+    open_group("later")
+    assert retried(dependent).outcome == "retried"
+    with connection.cursor() as cursor:
+        cursor.execute("update pgbroker.deferred_reference set group_name = 'gone'")
+
+    assert deferred() == 1
+
+    assert (status(dependent), why(dependent)) == (CANCELLED, ("reference_expired", None))
+
+
+def test_a_job_that_is_blocked_for_a_name_runs_without_it_when_unblocked():
+    dependent = expired(on_failure="block")
+    sealed_group("later")
+
+    assert [answer.status for answer in unblock_many([dependent])] == [READY]
+
+    assert deferred() == 0
+    assert not DeferredReference.objects.exists()
+
+
+def test_a_job_that_is_blocked_for_a_name_waits_for_it_again_when_cancelled_and_retried():
+    dependent = expired(on_failure="block")
+    cancel_many([dependent])
+    assert retried(dependent).missing == "run group later"
+    group_id = open_group("later")
+
+    assert retried(dependent).outcome == "retried"
+    deferred()
+
+    assert (status(dependent), edges(dependent)) == (WAITING, {group_id: (0, False)})
+
+
+def test_a_job_that_a_name_has_blocked_does_not_come_back_with_another_prerequisite():
+    parent = job()
+    dependent = expired(None, {"job": str(parent), "on_failure": "cancel"}, on_failure="block")
+    run(parent, how=FAILED)
+    passes()
+    assert (status(dependent), why(dependent)) == (CANCELLED, ("reference_expired", None))
+
+    retry_many([parent])
+    passes()
+    run(parent)
+    passes()
+
+    assert status(dependent) == CANCELLED
+    assert repaired() == []
+    assert retried(dependent).missing == "run group later"
+
+
+def test_names_that_have_expired_are_no_burden_to_a_pass():
+    dependents = [expired() for _ in range(3)]
+    late = waits_for(None)
+    sealed_group("later")
+
+    assert deferred(limit=1) == 1
+
+    assert statuses(*dependents, late) == [CANCELLED, CANCELLED, CANCELLED, READY]

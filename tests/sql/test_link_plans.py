@@ -69,6 +69,8 @@ FILL = """
     from pgbroker.job as member
     cross join (select array_agg(id) as ids from pgbroker.job where status = 2 and queue_id = {queue}) as outside
     where member.status = 1;
+    insert into pgbroker.deferred_reference (dependent_id, group_name, deadline_at, expired_at)
+    select id, 'never' || name, statement_timestamp(), statement_timestamp() from pgbroker.job where status = 10;
     insert into pgbroker.deferred_reference (dependent_id, group_name, deadline_at)
     select id, 'never' || name, statement_timestamp() + interval '1 day' from pgbroker.job where status = 1;
     delete from pgbroker.edge_check;
@@ -201,6 +203,7 @@ def too_dear_of(
     measure("retry it", 5 * 67, lambda: retry_many([broken.job_id], using=session))
     measure("a pass", 100 * 67, lambda: resolve(limit=500, using=session))
     measure("a page of the reconciler", 50 * 100, lambda: reconcile(after=START, limit=100, using=session))
+    # Thirty-three thousand that have expired come before them.
     measure("a page of references", 5 * 100, lambda: resolve_deferred(limit=100, using=session))
     measure("wait for jobs", 20 * 100, lambda: enqueue([str(job_id) for job_id in members[:100]]))
     names = [{"group": "g51", "job": f"m{number}"} for number in range(1, 150) if number % 3]

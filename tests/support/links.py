@@ -272,5 +272,5 @@ def deadlines_pass(*job_ids: UUID) -> None:
 def references(dependent: UUID) -> list[tuple[str, str | None]]:
     """Read what a job still waits for by name."""
     with scope_all():
-        rows = DeferredReference.objects.filter(dependent_id=dependent).order_by("id")
+        rows = DeferredReference.objects.filter(dependent_id=dependent, expired_at=None).order_by("id")
         return list(rows.values_list("group_name", "job_name"))

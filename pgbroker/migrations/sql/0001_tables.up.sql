@@ -325,7 +325,8 @@ create index job_dependency_open on pgbroker.job_dependency (dependent_id, outco
     where coalesce(satisfied_at, 'infinity') = 'infinity';
 create index job_dependency_prerequisite on pgbroker.job_dependency (prerequisite_id, satisfied_at, outcome);
 
--- What a job waits for that need not exist yet: a group, or a job in one, by name.
+-- What a job waits for that need not exist yet: a group, or a job in one, by name. One that has expired is kept with
+-- its job: a retry looks it up again.
 create table pgbroker.deferred_reference (
     id bigint generated always as identity,
     dependent_id uuid not null,
@@ -335,6 +336,7 @@ create table pgbroker.deferred_reference (
     job_name text collate "C",
     on_failure smallint not null default 0,
     deadline_at timestamptz not null,
+    expired_at timestamptz,
     created_at timestamptz not null default statement_timestamp(),
     constraint deferred_reference_pkey primary key (id),
     constraint deferred_reference_unique unique nulls not distinct (dependent_id, group_name, job_name),
@@ -346,6 +348,8 @@ create table pgbroker.deferred_reference (
     )
 );
 create index deferred_reference_deadline on pgbroker.deferred_reference (deadline_at);
+-- In an order that no other index gives: a pass is to read none that has expired, however many are kept.
+create index deferred_reference_awaited on pgbroker.deferred_reference (id, expired_at) where expired_at is null;
 
 -- Jobs and groups whose dependents are to be looked at: written by whoever ends or revives them, taken by a pass. What
 -- a pass does follows from what is true then, so that one row too many is only work.

@@ -32,6 +32,10 @@ begin
     delete from pgbroker.job_state
     where job_state.job_id = any (blocked)
       and job_state.reason_code = 'reference_expired';
+    delete from pgbroker.deferred_reference as expired
+    using unnest(blocked) as stopped (id)
+    where expired.dependent_id = any (array[stopped.id])
+      and expired.expired_at is not null;
     perform pgbroker.decide_1(blocked, null, null);
     return query
         select job.id, case when job.id = any (blocked) then 'unblocked' else 'unchanged' end, job.status

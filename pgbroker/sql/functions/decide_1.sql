@@ -165,9 +165,13 @@ begin
             by = '',
             cause_id = excluded.cause_id,
             changed_at = statement_timestamp()
-        where job_state.reason_code <> excluded.reason_code
-           or job_state.cause_id is distinct from excluded.cause_id
-           or job_state.reason <> excluded.reason
+        -- One that a reference has stopped does not come back with a prerequisite.
+        where job_state.reason_code <> 'reference_expired'
+          and (
+              job_state.reason_code <> excluded.reason_code
+              or job_state.cause_id is distinct from excluded.cause_id
+              or job_state.reason <> excluded.reason
+          )
     ),
     forgotten as (
         delete from pgbroker.job_state

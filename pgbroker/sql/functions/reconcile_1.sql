@@ -179,7 +179,13 @@ begin
             each.deadline_at <= statement_timestamp() as is_over,
             row_number() over (order by each.id) as place
         from (
-            select * from pgbroker.deferred_reference where id > after order by id offset skip limit most
+            select *
+            from pgbroker.deferred_reference
+            where id > after
+              and expired_at is null
+            order by id, expired_at
+            offset skip
+            limit most
         ) as each
         left join lateral pgbroker.group_named_1(each.tenant_id, each.group_name) as run_group on true
         left join lateral (
@@ -204,7 +210,10 @@ begin
             perform pgbroker.count_turn_1(deferred.tenant_id);
             -- Whoever holds the job changes it: later.
             perform from pgbroker.job where job.id = deferred.dependent_id for no key update skip locked;
-            if found then
+            -- Nor may another pass have dealt with it since this page was read.
+            if found and exists (
+                select from pgbroker.deferred_reference as still where still.id = deferred.id and still.expired_at is null
+            ) then
                 refusal := case when not sealed then 'it was not there in time' end;
                 if sealed then
                     begin
@@ -231,7 +240,12 @@ begin
                         end;
                     end;
                 end if;
-                delete from pgbroker.deferred_reference where id = deferred.id;
+                if refusal is null or deferred.on_failure = 2 /* ignore */ then
+                    delete from pgbroker.deferred_reference where id = deferred.id;
+                else
+                    -- A retry looks it up again.
+                    update pgbroker.deferred_reference set expired_at = statement_timestamp() where id = deferred.id;
+                end if;
                 if refusal is null then
                     perform pgbroker.resolve_over_1(
                         array[coalesce(deferred.job_id, deferred.group_id)], array[deferred.dependent_id]
@@ -243,10 +257,7 @@ begin
                         deferred.on_failure,
                         format(
                             'it waited for %s: %s',
-                            case
-                                when deferred.job_name is null then format('run group %s', deferred.group_name)
-                                else format('job %s of run group %s', deferred.job_name, deferred.group_name)
-                            end,
+                            pgbroker.reference_words_1(deferred.group_name, deferred.job_name),
                             refusal
                         )
                     );

@@ -20,6 +20,51 @@ begin
 end
 $function$;
 
+-- Name what a job waits for by name.
+create function pgbroker.reference_words_1(group_name text, job_name text) returns text
+language sql immutable as $function$
+    select case
+        when job_name is null then format('run group %s', group_name)
+        else format('job %s of run group %s', job_name, group_name)
+    end
+$function$;
+
+-- What a job waited for by name that had not come in time: in words, the id of what is there of that name by now, and how
+-- that ended; null and null where there is still nothing.
+create function pgbroker.expired_references_1(dependent uuid) returns table (words text, named_id uuid, outcome smallint)
+language plpgsql stable rows 1
+    set enable_seqscan = off
+as $function$
+begin
+    return query
+        select
+            pgbroker.reference_words_1(expired.group_name, expired.job_name),
+            target.id,
+            (select prerequisite.outcome from pgbroker.prerequisites_1(array[target.id]) as prerequisite)
+        from (
+            select each.tenant_id, each.group_name, each.job_name
+            from pgbroker.deferred_reference as each
+            where each.dependent_id = dependent
+              and each.expired_at is not null
+            offset 0
+        ) as expired
+        left join lateral pgbroker.group_named_1(expired.tenant_id, expired.group_name) as named_group on true
+        left join lateral (
+            select member.id
+            from pgbroker.job as member
+            where member.run_group_id >= named_group.id
+              and member.run_group_id <= named_group.id
+              and member.name >= expired.job_name
+              and member.name <= expired.job_name
+            order by member.run_group_id, member.name
+            limit 1
+        ) as named_job on expired.job_name is not null
+        cross join lateral (
+            select case when expired.job_name is null then named_group.id else named_job.id end as id
+        ) as target;
+end
+$function$;
+
 -- Those of these jobs that have an idempotency key. Looked up first, in a query of their own: from keys to jobs there is
 -- no way but by the tenant, which would read all of its jobs.
 create function pgbroker.keyed_jobs_1(jobs uuid[])
