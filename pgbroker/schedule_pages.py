@@ -12,6 +12,7 @@ from pgbroker.schedules import operate
 from pgbroker.schedules.operate import Backfill, Definition, RunLine, ScheduleLine
 from pgbroker.schedules.shown import DRIFT, local_time, show_ticks, utc_time
 from pgbroker.schedules.sync import drift_of
+from pgbroker.schedules.undeclared import tell_undeclared
 
 # Ticks ahead and back that a page shows, and ticks of a range before it is backfilled.
 TICKS, HISTORY, PREVIEWED = 10, 50, 20
@@ -40,6 +41,7 @@ def describe_schedule(line: ScheduleLine, *, before: datetime | None, using: str
         "unreadable": unreadable,
         "paused_until": local_time(line.paused_until, line.time_zone),
         "drift": None if drifted is None else (drifted.what, DRIFT[drifted.what], drifted.detail),
+        "undeclared": tell_undeclared(line),
         "history": [describe_run(each, line.time_zone) for each in history[:HISTORY]],
         "older": history[HISTORY - 1].scheduled_for.isoformat() if len(history) > HISTORY else None,
         "later": before is not None,

@@ -11,6 +11,7 @@ from pgbroker.policy.cron import Tick
 from pgbroker.schedules import operate
 from pgbroker.schedules.shown import DRIFT, local_time, show_ticks, utc_time
 from pgbroker.schedules.sync import Drift
+from pgbroker.schedules.undeclared import tell_undeclared, undeclared_types
 
 # Jobs of a template that are written out.
 JOBS_SHOWN = 5
@@ -69,6 +70,7 @@ def facts_of(line: operate.ScheduleLine, drifted: Drift | None) -> dict[str, Any
         "state": line.state,
         "next_run_local": local_time(line.next_run_at, line.time_zone),
         "drift": None if drifted is None else drifted.what,
+        "undeclared_types": undeclared_types(line),
         "drift_detail": (drifted.detail or None) if drifted else None,
     }
 
@@ -99,6 +101,7 @@ def pairs_of(line: operate.ScheduleLine, drifted: Drift | None) -> list[tuple[st
         ("ends", local_time(line.ends_at, line.time_zone)),
         ("declared", f"by the code of {line.declared_by}" if line.declared else "here"),
         ("drift", None if drifted is None else " ".join(filter(None, (DRIFT[drifted.what], drifted.detail)))),
+        ("warning", tell_undeclared(line)),
         ("creates", f"{len(jobs)} job{'s in a run group' if len(jobs) > 1 else ''}"),
         *((f"job {place}", short_json(each)) for place, each in enumerate(jobs[:JOBS_SHOWN], 1)),
         ("waiting", utc_time(line.buffered_for)),

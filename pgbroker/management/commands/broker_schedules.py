@@ -42,6 +42,7 @@ from pgbroker.schedules.remove import delete
 from pgbroker.schedules.shown import local_time, read_moment, utc_time
 from pgbroker.schedules.survey import survey
 from pgbroker.schedules.sync import Drift, drift_of, sync
+from pgbroker.schedules.undeclared import tell_undeclared
 from pgbroker.tenancy import tenant_context
 
 LIMIT, LIMIT_MAX = 200, 1000
@@ -192,6 +193,9 @@ broker_schedules sync --dry-run                    where code and rows differ
             self.stdout.write(f"\nMore: add --after {lines[-1].id}")
         for each in [*(each for each in drifted.values() if each.detail), *rowless]:
             self.stdout.write(why(each))
+        for line in lines:
+            if line.enabled and (told := tell_undeclared(line)):
+                self.stdout.write(harmless(f"\n{line.name} of tenant {line.tenant_id}: {told}", keep="\n"))
 
     def _drift(self, alias: str) -> list[Drift]:
         """List where code and rows differ, of the tenants that this command looks at."""
