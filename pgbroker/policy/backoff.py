@@ -27,8 +27,12 @@ class Backoff:
     def __post_init__(self) -> None:
         for name in ("base", "factor", "cap"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise InvalidOption(f"backoff.{name}", f"is not a number ({value!r})", "Give seconds.")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not _fits(value):
+                raise InvalidOption(
+                    f"backoff.{name}",
+                    f"is not a number that a float holds ({str(value)[:80]})",
+                    "Give seconds.",
+                )
         if self.base < 0:
             raise InvalidOption("backoff.base", f"is negative ({self.base})", "Give zero or more seconds.")
         if self.factor < 1:
@@ -60,6 +64,13 @@ class Backoff:
         return asdict(self)
 
 
+def _fits(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def backoff_from(value: object, *, field: str = "backoff") -> Backoff:
     """Make a `Backoff` of what a person may write: a Backoff, seconds (always the same), or a mapping."""
     if isinstance(value, Backoff):
@@ -67,6 +78,10 @@ def backoff_from(value: object, *, field: str = "backoff") -> Backoff:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not _fits(value):
+            raise InvalidOption(
+                field, f"is not a number that a float holds ({str(value)[:80]})", "Give seconds."
+            )
         return Backoff(base=float(value), factor=1.0, cap=max(float(value), 0.0), jitter=False)
     if isinstance(value, dict):
         unknown = sorted(set(value) - {"base", "factor", "cap", "jitter"})

@@ -21,7 +21,10 @@ with page as materialized (
     (
         select job.*
         from pgbroker.job
-        where (%(tenant)s::text is null or %(status)s::smallint in (0, 3, 5, 11, 12, 13) and job.tenant_id = %(tenant)s::text)
+        where (
+              %(tenant)s::text is null
+              or (%(status)s::smallint in (0, 3, 5, 11, 12, 13)) is true and job.tenant_id = %(tenant)s::text
+          )
           and (%(queue_id)s::smallint is null or job.queue_id = %(queue_id)s::smallint)
           and (%(type_id)s::int is null or job.job_type_id = %(type_id)s::int)
           and (%(status)s::smallint is null or job.status = %(status)s::smallint)

@@ -64,7 +64,13 @@ def test_without_tasks_in_the_settings_a_job_goes_to_pgbroker_not_to_django_s_im
 @override_settings(TASKS=ON_PGBROKER)
 def test_django_s_own_decorator_makes_our_task_with_our_options() -> None:
     made = task_backends["default"].task_class(
-        func=double.func, priority=3, queue_name="tests", backend="default", max_attempts=7, timeout=60
+        func=double.func,
+        priority=3,
+        queue_name="tests",
+        backend="default",
+        run_after=None,
+        max_attempts=7,
+        timeout=60,
     )
 
     assert isinstance(made, JobTask)

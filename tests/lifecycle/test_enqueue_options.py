@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import fields
 from typing import Any
 
@@ -212,7 +213,9 @@ once = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCh
 
 @once
 @given(backoff=BACKOFFS)
-@example(backoff={"base": 1.7e308})
+@example(backoff={"base": 1.7000000000000001e308})
+@example(backoff={"factor": sys.float_info.max})
+@example(backoff={"base": 2 * 10**308})
 @example(backoff={"factor": 1.0, "cap": 31622400})
 def test_sql_and_python_agree_on_what_is_a_backoff(backoff):
     assert sql_refuses("backoff", backoff) == python_refuses("backoff", backoff)

@@ -127,6 +127,12 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(below)
 
 
+def executed(plan: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what was never run: before PostgreSQL 16 a half that is false from the start stays in the plan."""
+    below = [executed(each) for each in plan.get("Plans", ()) if each["Actual Loops"]]
+    return {**plan, "Plans": below}
+
+
 def ways(plan: dict[str, Any], table: str = "job") -> set[str]:
     """Tell by which ways a plan comes to a table: names of indexes, or the kind of scan."""
     found = set()

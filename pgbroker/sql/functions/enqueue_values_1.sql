@@ -139,7 +139,8 @@ $function$;
 create function pgbroker.backoff_misfit_1(backoff jsonb) returns text
 language plpgsql immutable strict as $function$
 declare
-    most constant numeric := 1.7e308;
+    -- The largest float.
+    most constant numeric := 1.7976931348623157e308;
     strange text;
 begin
     if jsonb_typeof(backoff) = 'null' then
