@@ -106,7 +106,8 @@ EVENTS: dict[str, tuple[int, str]] = {
     "schedule.drifted": (logging.WARNING, "the row of a schedule is not what the code says"),
     "schedule.superseded": (
         logging.WARNING,
-        "newer code of this project runs: what this code declares otherwise is not written",
+        "newer code of this project runs: what this code declares otherwise is not written. Where this code is meant, "
+        "run broker_schedules sync with it, or stop the newer and wait five minutes",
     ),
     "schedule.gone": (logging.INFO, "a schedule was disabled that the code declares no longer"),
     "schedule.deleted": (logging.INFO, "a schedule was deleted"),

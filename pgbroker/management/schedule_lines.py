@@ -35,7 +35,7 @@ def row_of(line: operate.ScheduleLine, drifted: Drift | None) -> tuple[Any, ...]
     return (
         line.name,
         line.tenant_id,
-        line.state,
+        _state(line),
         line.expression,
         line.time_zone,
         local_time(line.next_run_at, line.time_zone),
@@ -44,6 +44,12 @@ def row_of(line: operate.ScheduleLine, drifted: Drift | None) -> tuple[Any, ...]
         line.failure_count,
         drifted.what if drifted else "",
     )
+
+
+def _state(line: operate.ScheduleLine) -> str:
+    if line.state == "paused" and line.paused_until:
+        return f"paused until {local_time(line.paused_until, line.time_zone)}"
+    return line.state
 
 
 def row_of_run(run: operate.RunLine, zone: str) -> tuple[Any, ...]:

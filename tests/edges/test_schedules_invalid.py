@@ -10,7 +10,7 @@ import pytest
 from django.core.checks import WARNING
 from django.core.management import CommandError, call_command
 
-from pgbroker import checks, registry, schedule
+from pgbroker import checks, registry, schedule, telemetry
 from pgbroker.errors import InvalidOption, ScheduleNotFound
 from pgbroker.models import JobType
 from pgbroker.references import GroupRef
@@ -197,3 +197,20 @@ def test_what_a_decorator_says_wrong_is_named(said, told):
         schedule_job(nothing, said)
 
     assert told in str(raised.value)
+
+
+def test_the_list_tells_until_when_a_pause_lasts():
+    declare("for-a-while", timezone="Europe/Berlin")
+    declare("for-good")
+    command("sync")
+    operate.pause("for-a-while", until=datetime(2100, 1, 1, tzinfo=UTC))
+    operate.pause("for-good")
+
+    first, second = command("list")[0].splitlines()[1:]
+
+    assert "paused until 2100-01-01 01:00:00 +01:00" in first
+    assert "paused  " in second
+
+
+def test_what_newer_code_keeps_from_being_written_has_a_cure():
+    assert "run broker_schedules sync with it" in telemetry.EVENTS["schedule.superseded"][1]
