@@ -24,7 +24,7 @@ def delete(schedule: ScheduleKey, *, using: str | None = None) -> ScheduleLine:
     with as_tenant_of(line), transaction.atomic(using=alias):
         held(line.id, using=alias)
         current = get_schedule(line.id, using=alias)
-        _refuse_declared(current, alias)
+        refuse_declared(current, alias)
         delete_schedule(current.id, using=alias)
     telemetry.emit(
         "schedule.deleted", schedule=current.name, schedule_id=current.id, tenant_id=current.tenant_id
@@ -35,13 +35,14 @@ def delete(schedule: ScheduleKey, *, using: str | None = None) -> ScheduleLine:
 def may_delete(line: ScheduleLine, *, using: str) -> bool:
     """Tell whether `delete` would."""
     try:
-        _refuse_declared(line, using)
+        refuse_declared(line, using)
     except ScheduleDeclared:
         return False
     return True
 
 
-def _refuse_declared(line: ScheduleLine, alias: str) -> None:
+def refuse_declared(line: ScheduleLine, alias: str) -> None:
+    """Raise `ScheduleDeclared` while code declares it."""
     if not line.declared:
         return
     ours = line.declared_by == project()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 from django.urls import reverse
 
@@ -80,20 +82,45 @@ def test_who_may_not_delete_has_no_button_and_no_action():
 
 def test_a_command_deletes_and_says_so():
     line = save()
-    assert run("delete", "nightly") == "Deleted 'nightly'. What runs goes on.\n"
+    assert run("delete", "nightly", "--yes") == "Deleted 'nightly'. What runs goes on.\n"
 
     again = save()
-    assert read("delete", again.id) == {"id": str(again.id), "name": "nightly", "tenant_id": "default"}
+    assert read("delete", again.id, "--yes") == {
+        "id": str(again.id),
+        "name": "nightly",
+        "tenant_id": "default",
+    }
     assert again.id != line.id
-    assert refused("delete", "nightly").returncode == 1
+    assert refused("delete", "nightly", "--yes").returncode == 1
     assert Schedule.objects.count() == 0
 
 
 def test_a_command_refuses_what_the_code_declares_with_the_cure():
     declare()
 
-    error = refused("delete", "declared")
+    error = refused("delete", "declared", "--yes")
 
     assert error.returncode == 1
     assert "Remove it from the code first, or disable it." in str(error)
     assert Schedule.objects.count() == 1
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_delete_asks_and_a_dry_run_only_tells(monkeypatch):
+    save()
+
+    assert "'nightly' of tenant default would be deleted" in run("delete", "nightly", "--dry-run")
+    monkeypatch.setattr("sys.stdin", StringIO())
+    error = refused("delete", "nightly")
+    assert (error.returncode, "--yes is missing" in str(error)) == (2, True)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    assert "Nothing was changed" in str(refused("delete", "nightly"))
+    assert Schedule.objects.count() == 1
+
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert "Deleted 'nightly'" in run("delete", "nightly")
+    assert Schedule.objects.count() == 0

@@ -1,5 +1,6 @@
 """broker_schedules: look at schedules and ahead, run, pause and backfill them, and store what the code declares."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -38,7 +39,7 @@ from pgbroker.management.schedule_lines import (
 from pgbroker.schedules import operate
 from pgbroker.schedules.backfill import BACKFILL_PAGE
 from pgbroker.schedules.look import MOST_TICKS, find
-from pgbroker.schedules.remove import delete
+from pgbroker.schedules.remove import delete, refuse_declared
 from pgbroker.schedules.shown import local_time, read_moment, utc_time
 from pgbroker.schedules.survey import survey
 from pgbroker.schedules.sync import Drift, drift_of, sync
@@ -69,7 +70,7 @@ broker_schedules run-now nightly                   an occurrence at once; ticks 
 broker_schedules pause nightly --for 2h --reason "month end"
 broker_schedules resume nightly
 broker_schedules backfill nightly --from 2026-03-01 --to 2026-03-07 --dry-run
-broker_schedules delete old-report                 its jobs go on; not what the code declares
+broker_schedules delete old-report                 asks first; its jobs go on; not what the code declares
 broker_schedules sync --dry-run                    where code and rows differ
 """,
         )
@@ -102,7 +103,11 @@ broker_schedules sync --dry-run                    where code and rows differ
         one = self._add(actions, "disable", "Fire no more until it is enabled; what runs goes on.")
         one.add_argument("--reason", metavar="TEXT", default="", help="Shown with the schedule.")
         self._add(actions, "enable", "Let a disabled schedule fire again, from now on.")
-        self._add(actions, "delete", "Delete a schedule that no code declares. What it has created goes on.")
+        one = self._add(
+            actions, "delete", "Delete a schedule that no code declares. What it has created goes on."
+        )
+        one.add_argument("--dry-run", action="store_true", help="Only tell what would be deleted.")
+        one.add_argument("--yes", action="store_true", help="Do not ask.")
 
         one = self._add(
             actions, "backfill", "Create the occurrences of a range of the past that were not created."
@@ -301,12 +306,29 @@ broker_schedules sync --dry-run                    where code and rows differ
         line = operate.enable(asked["name"], using=alias)
         self._tell(line, json_wanted, f"Enabled {line.name!r}{fires(line)}", alias)
 
+    def read_delete(self, arguments: Arguments) -> dict[str, Any]:
+        dry_run, sure = arguments.given["dry_run"], arguments.given["yes"]
+        if not dry_run and not sure and not sys.stdin.isatty():
+            arguments.wrong(
+                "--yes", "is missing, and nobody is there to ask", "Add --yes, or --dry-run to look first."
+            )
+        return {**self.read_name(arguments), "yes": sure}
+
     def do_delete(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
-        line = delete(asked["name"], using=alias)
+        line = operate.get_schedule(asked["name"], using=alias)
+        refuse_declared(line, alias)
+        if asked["dry_run"]:
+            told = f"{line.name!r} of tenant {line.tenant_id} would be deleted. What runs goes on."
+        else:
+            question = f"Delete {line.name!r} of tenant {line.tenant_id}? What runs goes on. [y/N] "
+            if not asked["yes"] and input(harmless(question)).strip().lower() not in {"y", "yes"}:
+                raise CommandError("Nothing was changed.", returncode=exits.ERROR)
+            line = delete(line.id, using=alias)
+            told = f"Deleted {line.name!r}. What runs goes on."
         if json_wanted:
             self.stdout.write(as_json({"id": line.id, "name": line.name, "tenant_id": line.tenant_id}))
         else:
-            self.stdout.write(harmless(f"Deleted {line.name!r}. What runs goes on.", keep=""))
+            self.stdout.write(harmless(told, keep=""))
 
     def _tell(self, line: operate.ScheduleLine, json_wanted: bool, told: str, alias: str) -> None:
         if json_wanted:
