@@ -98,10 +98,6 @@ class Edge:
         reference = reference_of("depends_on", self.to)
         if isinstance(reference, Edge):
             raise InvalidOption("Edge", "is around another Edge", "Give it the prerequisite itself.")
-        if isinstance(reference, str) and not _ID(reference):
-            raise InvalidOption(
-                "Edge", f"has the name {reference!r} alone", "Give GroupRef(name) or JobRef(group, name)."
-            )
         object.__setattr__(self, "to", reference)
 
 
@@ -196,7 +192,9 @@ def as_json(reference: Reference) -> Any:
             return {"group": group} | ({} if name is None else {"job": name}) | seconds
         case Edge(to, on_failure):
             named = as_json(to)  # type: ignore[arg-type] # a Reference, once the Edge is made
-            return ({"job": named} if isinstance(named, str) else named) | {"on_failure": on_failure}
+            if isinstance(named, str):
+                named = {"job" if _ID(named) else "name": named}
+            return named | {"on_failure": on_failure}
     raise AssertionError(f"a call has no id yet: {reference!r}")
 
 

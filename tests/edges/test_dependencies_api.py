@@ -111,6 +111,7 @@ FORMS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "tuple": (lambda known: ("import", "extract"), "extract"),
     "Edge": (lambda known: Edge(known["job"], on_failure="cancel"), "job"),
     "Edge to a name": (lambda known: Edge(("import", "extract"), on_failure="cancel"), "extract"),
+    "Edge to the name of a group": (lambda known: Edge("import", on_failure="cancel"), "group"),
     "DeferredRef to what is there": (lambda known: DeferredRef("import", "extract", within=60), "extract"),
 }
 
@@ -129,6 +130,23 @@ def test_a_name_alone_is_a_job_of_the_own_group_where_there_is_one(known: dict[s
     waiting = known["group"].enqueue(step, depends_on=["extract"])
 
     assert edges(waiting.id) == {UUID(known["extract"].id)}
+
+
+def test_an_edge_takes_a_name_alone_wherever_prerequisites_are_taken(known: dict[str, Any]) -> None:
+    by_name = Edge("extract", "ignore")
+    member = known["group"].enqueue(step, depends_on=[by_name])
+    (listed,) = known["group"].enqueue_many([step.options(depends_on=[by_name]).bind()])
+    late = known["group"].enqueue(step)
+    add_dependency(late, [by_name])
+    with run_group("waiting", depends_on=[Edge("import", "ignore")], seal=False) as waiting:
+        pass
+
+    for each in (member.id, listed.job_id, late.id):
+        assert edges(each) == {UUID(known["extract"].id)}
+    assert edges(str(waiting.id)) == {known["group"].id}
+    assert set(JobDependency.objects.values_list("on_failure", flat=True)) == {OnFailure.IGNORE}
+    with pytest.raises(DependencyNotFound, match='no run group "nowhere"'):
+        step.options(depends_on=[Edge("nowhere", "ignore")]).enqueue()
 
 
 NO_PREREQUISITES: dict[str, object] = {
@@ -176,7 +194,6 @@ def test_prerequisites_come_in_a_list(value: object) -> None:
         (lambda: DeferredRef("g", "", within=1), "name"),
         (lambda: Edge(uuid4(), on_failure="explode"), "on_failure"),
         (lambda: Edge(7, on_failure="block"), "depends_on"),  # type: ignore[arg-type]
-        (lambda: Edge("import", on_failure="block"), "Edge"),
         (lambda: Edge(Edge(uuid4(), "block"), on_failure="block"), "Edge"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

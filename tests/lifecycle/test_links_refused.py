@@ -237,6 +237,8 @@ def test_what_depends_on_an_entry_whose_id_another_job_has_is_refused_with_it():
         [{"job": "x", "extra": None}], [{"job": "8cff4279-46c9-455f-937a-5ca94fece40a", "on_failure": "explode"}],
         [{"group": "g", "on_failure": 5}], [{"group": "g", "on_failure": []}],
         [{"job": "8cff4279-46c9-455f-937a-5ca94fece40a", "within_seconds": 5}],
+        [{"name": ""}], [{"name": 5}], [{"name": None}], [{"name": "x", "group": "g"}], [{"name": "x", "job": "y"}],
+        [{"name": "x", "within_seconds": 5}],
         [{"group": "g", "within_seconds": None}],
         [{"group": "g", "within_seconds": "5"}], [{"group": "g", "within_seconds": 0}],
         [{"group": "g", "within_seconds": -1}], [{"group": "g", "within_seconds": 1e300}],

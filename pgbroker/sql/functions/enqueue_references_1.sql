@@ -15,11 +15,18 @@ begin
     if jsonb_typeof(reference) <> 'object' then
         return format('depends_on has an element of type %s. Give the id of a job, or an object.', jsonb_typeof(reference));
     end if;
-    strange := (select min(name) from jsonb_object_keys(reference - '{job,group,on_failure,within_seconds}'::text[]) as name);
+    strange := (select min(name) from jsonb_object_keys(reference - '{job,group,name,on_failure,within_seconds}'::text[]) as name);
     if strange is not null then
-        return format('there is no key %s in a reference. Use job, group, on_failure, within_seconds.', to_jsonb(left(strange, 80)));
+        return format('there is no key %s in a reference. Use job, group, name, on_failure, within_seconds.', to_jsonb(left(strange, 80)));
     end if;
-    if not reference ?| '{job,group}' then
+    if reference ? 'name' then
+        if reference ?| '{job,group,within_seconds}' then
+            return 'depends_on has a reference with name and something else. Give name alone, or group and job.';
+        end if;
+        if jsonb_typeof(reference -> 'name') <> 'string' or length(reference ->> 'name') not between 1 and 255 then
+            return 'depends_on has a reference whose name is no string of 1 to 255 characters';
+        end if;
+    elsif not reference ?| '{job,group}' then
         return 'depends_on has a reference without job and group. Name one of them, or both.';
     end if;
     if jsonb_typeof(reference -> 'job') <> 'string' or jsonb_typeof(reference -> 'group') <> 'string'

@@ -105,8 +105,12 @@ begin
     into members
     from (
         select
-            case jsonb_typeof(reference) when 'string' then entry.group_name else reference ->> 'group' end as group_name,
-            case jsonb_typeof(reference) when 'string' then reference #>> '{}' else reference ->> 'job' end as name
+            case when jsonb_typeof(reference) = 'string' or reference ? 'name' then entry.group_name else reference ->> 'group' end as group_name,
+            case
+                when jsonb_typeof(reference) = 'string' then reference #>> '{}'
+                when reference ? 'name' then reference ->> 'name'
+                else reference ->> 'job'
+            end as name
         from unnest(entries) as entry
         cross join lateral jsonb_array_elements(entry.depends_on) as given (reference)
         where entry.outcome is null
@@ -187,13 +191,13 @@ begin
                             then (each.reference ->> 'within_seconds')::double precision * interval '1 second'
                     end as within,
                     case
-                        when each.bare and whole_group.id is not null and (member.id is not null or inside.ordinal is not null)
+                        when each.bare_name is not null and whole_group.id is not null and (member.id is not null or inside.ordinal is not null)
                             then 'ambiguous_dependency'
                         when missing.so and not each.parts ? 'within_seconds' then 'dependency_not_found'
                     end as refusal,
                     case
-                        when each.bare and whole_group.id is not null and (member.id is not null or inside.ordinal is not null) then format(
-                            '%s is a job of the group and a run group. Say {"group": ...} or {"group": ..., "job": ...}.', each.reference
+                        when each.bare_name is not null and whole_group.id is not null and (member.id is not null or inside.ordinal is not null) then format(
+                            '%s is a job of the group and a run group. Say {"group": ...} or {"group": ..., "job": ...}.', to_jsonb(each.bare_name)
                         )
                         when missing.so and not each.parts ? 'within_seconds'
                             then format('there is no %s', case
@@ -202,9 +206,9 @@ begin
                                     'job %s in a run group %s', each.reference -> 'job', each.reference -> 'group'
                                 )
                                 when each.parts ? 'job' then format('job with the id %s', each.reference -> 'job')
-                                when each.bare and entry.group_name is not null
-                                    then format('job %s in the run group, and no run group of that name', each.reference)
-                                else format('run group %s', coalesce(each.reference -> 'group', each.reference))
+                                when each.bare_name is not null and entry.group_name is not null
+                                    then format('job %s in the run group, and no run group of that name', to_jsonb(each.bare_name))
+                                else format('run group %s', coalesce(each.reference -> 'group', to_jsonb(each.bare_name)))
                             end)
                     end as detail
                 from unnest(entries) as entry
@@ -215,7 +219,10 @@ begin
                         shaped.job_id,
                         -- Of a name alone the operator ? would say that it has itself for a key.
                         case when jsonb_typeof(reference) = 'object' then reference else '{}' end as parts,
-                        jsonb_typeof(reference) = 'string' and shaped.job_id is null as bare
+                        case
+                            when jsonb_typeof(reference) <> 'string' then reference ->> 'name'
+                            when shaped.job_id is null then reference #>> '{}'
+                        end as bare_name
                     from jsonb_array_elements(entry.depends_on) with ordinality as given (reference, place)
                     cross join lateral (
                         select case
@@ -233,8 +240,8 @@ begin
                     select coalesce(
                         (by_id ->> each.job_id::text)::int,
                         case
-                            when each.bare
-                                then (by_name ->> pgbroker.name_in_group_1(entry.group_name, each.reference #>> '{}'))::int
+                            when each.bare_name is not null
+                                then (by_name ->> pgbroker.name_in_group_1(entry.group_name, each.bare_name))::int
                             when each.parts ? 'job' and each.parts ? 'group'
                                 then (by_name ->> pgbroker.name_in_group_1(each.reference ->> 'group', each.reference ->> 'job'))::int
                         end
@@ -247,7 +254,7 @@ begin
                     offset 0
                 ) as outside on each.job_id is not null
                 left join lateral pgbroker.group_named_1(
-                    tenant, case when each.bare then each.reference #>> '{}' else each.reference ->> 'group' end
+                    tenant, case when each.bare_name is not null then each.bare_name else each.reference ->> 'group' end
                 ) as named_group on each.job_id is null
                 left join lateral (
                     select named_group.id, named_group.level
@@ -256,7 +263,7 @@ begin
                     select case
                         when inside.ordinal is null and each.job_id is null then (
                             members ->> case
-                                when each.bare then pgbroker.name_in_group_1(entry.group_name, each.reference #>> '{}')
+                                when each.bare_name is not null then pgbroker.name_in_group_1(entry.group_name, each.bare_name)
                                 else pgbroker.name_in_group_1(each.reference ->> 'group', each.reference ->> 'job')
                             end
                         )::uuid
