@@ -1,5 +1,7 @@
 """How a command ends: the exit codes, and errors of pgbroker as errors of a command."""
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,6 +23,8 @@ from pgbroker.errors import (
 )
 
 ERROR, CONFIGURATION, UNREACHABLE, SCHEMA_TOO_OLD = 1, 2, 3, 4
+# As a shell tells of a program that SIGPIPE ended.
+READER_GONE = 141
 
 _CODES: tuple[tuple[type[PgBrokerError], int], ...] = (
     (DatabaseUnreachable, UNREACHABLE),
@@ -50,7 +54,8 @@ def refused(troubles: Sequence[PgBrokerError], *, code: int | None = None) -> Co
 def errors_of_a_command(alias: str) -> Iterator[None]:
     """End the command with the right code and one readable line for what pgbroker or the database says."""
     try:
-        yield
+        with _until_the_reader_has_enough():
+            yield
     except PgBrokerError as error:
         raise refused([error]) from error
     except (OperationalError, InterfaceError, psycopg.OperationalError) as error:
@@ -65,6 +70,21 @@ def errors_of_a_command(alias: str) -> Iterator[None]:
         raise refused([SchemaTooOld(alias)]) from error
     except DatabaseError as error:
         raise CommandError(f"[database_error] {str(error).strip()}", returncode=ERROR) from error
+
+
+@contextmanager
+def _until_the_reader_has_enough() -> Iterator[None]:
+    """End quietly, as other programs do, when whoever reads the output has gone: `broker_groups show big | head`."""
+    try:
+        try:
+            yield
+        finally:
+            # Now, since at the end of the process nobody could handle it.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer has to go somewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(READER_GONE) from None
 
 
 def unreachable(alias: str, error: Exception) -> DatabaseUnreachable:
