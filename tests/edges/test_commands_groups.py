@@ -268,6 +268,34 @@ def test_a_name_that_several_tenants_use_asks_for_one():
 # ------------------------------------------------------------------ seal, retry
 
 
+def test_a_refused_retry_names_the_run_group_or_the_cause_and_the_command_that_works():
+    _, (_, bad, along) = failed_group("G 1")
+    of_group, of_member = after({"group": "G 1"}), after(along)
+    passes()
+    said = StringIO()
+
+    with pytest.raises(CommandError):
+        call_command("broker_jobs", "retry", str(of_group), str(of_member), "--format=json", stdout=said)
+
+    first, second = (each["why"] for each in json.loads(said.getvalue())["jobs"])
+    assert first == "its prerequisite, run group G 1, is failed: broker_groups retry 'G 1'"
+    assert f"job {along} (tests.ok), is cancelled because of job {bad}: broker_jobs retry {bad}" in second
+
+
+def test_a_retry_of_a_group_that_failed_because_of_another_names_that_one():
+    failed_group("G1")
+    made = open_group("G2", depends_on=[{"group": "G1"}])
+    member("G2")
+    seal(made)
+    passes()
+
+    error = refused("broker_groups", "retry", "G2")
+
+    assert error.returncode == 1
+    assert str(error) == "G2 is failed: its prerequisite, run group G1, is failed: broker_groups retry G1"
+    assert read("broker_groups", "retry", "G1")["retried"] == 1
+
+
 def test_a_seal_ends_an_empty_group_and_says_when_it_was_sealed_before():
     made = open_group("import")
 

@@ -33,6 +33,7 @@ from pgbroker.management.group_output import (
     text_of_preview,
 )
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
+from pgbroker.obstacles import cure_of
 from pgbroker.states import GroupState, Status
 
 LIMIT, LIMIT_MAX = 50, 1000
@@ -264,6 +265,15 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
         else:
             refused = f" {left} left alone: {', '.join(sorted(counts))}." if left else ""
             self.stdout.write(f"{jobs(retried)} of {harmless(group.name)} live again.{refused}")
+        if not answers and group.state == GroupState.FAILED:
+            # No member is in its own way.
+            links = group_reports.read_links(group.id, using=alias).prerequisites
+            bad = [each for each in links if each.outcome > Status.COMPLETED and each.satisfied_at is None]
+            if bad and bad[0].id:
+                raise CommandError(
+                    f"{harmless(group.name)} is failed: {harmless(cure_of(bad[0].id, using=alias))}",
+                    returncode=exits.ERROR,
+                )
         if left:
             raise CommandError(f"{left} of {len(answers)} jobs left as they are.", returncode=exits.ERROR)
 

@@ -3,7 +3,9 @@
 import getpass
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -26,6 +28,7 @@ from pgbroker.management.arguments import (
     teach,
 )
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
+from pgbroker.obstacles import obstacle_of
 from pgbroker.states import RETRYABLE, Status
 
 LIMIT, LIMIT_MAX = 50, 1000
@@ -235,9 +238,15 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         why = {
             "unchanged": "only failed, dead_letter and cancelled jobs are retried",
             "key_held_by_newer_job": "a newer job holds its idempotency key: {holder_id}",
-            "prerequisite_failed": "retry its prerequisite: {holder_id}",
         }
-        self._tell_outcomes(asked["ids"], answers, why, done={"retried"}, json_wanted=json_wanted)
+        barred = {
+            each.job_id: obstacle_of(each, using=alias)
+            for each in answers
+            if each.outcome == "prerequisite_failed"
+        }
+        self._tell_outcomes(
+            asked["ids"], answers, why, done={"retried"}, json_wanted=json_wanted, said=barred
+        )
 
     def read_cancel(self, arguments: Arguments) -> dict[str, Any]:
         return {"ids": arguments.ids(), "reason": arguments.remark()}
@@ -267,6 +276,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         done: set[str],
         json_wanted: bool,
         status: str = "was",
+        said: Mapping[Any, str] = MappingProxyType({}),
     ) -> None:
         """Tell what became of each job; ends with 1 when one of them was not done."""
         by_id = {each.job_id: each for each in answers}
@@ -278,7 +288,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
                     {"id": job_id, "outcome": "job_not_found", "status": None, "why": "look at id and tenant"}
                 )
             else:
-                reason = why.get(each.outcome, "").format(**each._asdict())
+                reason = said.get(job_id) or why.get(each.outcome, "").format(**each._asdict())
                 told.append(
                     {
                         "id": job_id,
