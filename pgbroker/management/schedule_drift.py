@@ -2,7 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from django.core.management.base import CommandError
+
 from pgbroker.lifecycle.clock import database_time
+from pgbroker.management import exits
 from pgbroker.management.output import as_json, harmless, table
 from pgbroker.schedules.otherwise import declared_otherwise
 from pgbroker.schedules.shown import DRIFT
@@ -23,6 +26,25 @@ def drift_for_people(done: Mapping[str, list[str]], left: Sequence[Drift]) -> st
         lines.append(table(headings, rows))
         lines += map(why, (each for each in left if each.detail))
     return "\n".join(lines) or "Code and rows agree."
+
+
+def rowless_for_programs(found: Sequence[Drift]) -> dict[str, list[dict[str, str]]]:
+    """Write what has no row, by what is the matter, for a JSON document."""
+    return {
+        what: [
+            {"name": each.name, "tenant_id": each.tenant, "detail": each.detail}
+            for each in found
+            if each.what == what
+        ]
+        for what in ("missing", "invalid")
+    }
+
+
+def refuse_invalid(left: Sequence[Drift]) -> None:
+    """End the command with 1 where anything that is declared cannot be stored."""
+    if broken := [each.name for each in left if each.what == "invalid"]:
+        many = f"{len(broken)} declared schedule{'s' * (len(broken) > 1)} cannot be stored"
+        raise CommandError(harmless(f"{many}: {', '.join(map(repr, broken))}"), returncode=exits.ERROR)
 
 
 def why(drift: Drift) -> str:

@@ -1,12 +1,12 @@
 """How broker_schedules writes a schedule and its ticks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 from pgbroker.errors import PgBrokerError
 from pgbroker.management.commands.broker_jobs import short_json
-from pgbroker.management.output import table
+from pgbroker.management.output import harmless, table
 from pgbroker.policy.cron import Tick
 from pgbroker.schedules import operate
 from pgbroker.schedules.shown import DRIFT, local_time, show_ticks, utc_time
@@ -63,6 +63,13 @@ def row_of_run(run: operate.RunLine, zone: str) -> tuple[Any, ...]:
         run.job_id or run.run_group_id,
         " ".join(filter(None, (run.error_code, run.error))),
     )
+
+
+def warnings_of(lines: Sequence[operate.ScheduleLine]) -> Iterator[str]:
+    """Tell of those of a list that go on and create jobs that nobody runs."""
+    for line in lines:
+        if line.enabled and (told := tell_undeclared(line)):
+            yield harmless(f"\n{line.name} of tenant {line.tenant_id}: {told}", keep="\n")
 
 
 def facts_of(line: operate.ScheduleLine, drifted: Drift | None) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """Where code and rows differ, for whoever asks: what is not stored yet is tried in the database, and undone."""
 
+from collections.abc import Iterable
+
 from pgbroker.errors import InvalidSchedule
 from pgbroker.registry import names
 from pgbroker.schedules import operate
+from pgbroker.schedules.look import find
 from pgbroker.schedules.sync import Drift, declared_of, drift
 from pgbroker.schedules.written import written
 from pgbroker.tenancy import tenant_context
@@ -16,6 +19,16 @@ def survey(*, using: str) -> list[Drift]:
     return [
         _tried(each, using) if each.what in ("missing", "changed") else each for each in drift(using=using)
     ]
+
+
+def rowless_of(found: Iterable[Drift], *, using: str) -> list[Drift]:
+    """Return what of it is declared and has no row yet, and why it will have none where that can be told."""
+    return [each for each in found if each.what in ("missing", "invalid") and not _is_stored(each, using)]
+
+
+def _is_stored(found: Drift, using: str) -> bool:
+    with tenant_context(found.tenant):
+        return find(found.name, using=using) is not None
 
 
 def _tried(found: Drift, using: str) -> Drift:

@@ -21,7 +21,14 @@ from pgbroker.management.arguments import (
 )
 from pgbroker.management.commands.broker_jobs import operator
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
-from pgbroker.management.schedule_drift import drift_for_people, drift_for_programs, other_readings, why
+from pgbroker.management.schedule_drift import (
+    drift_for_people,
+    drift_for_programs,
+    other_readings,
+    refuse_invalid,
+    rowless_for_programs,
+    why,
+)
 from pgbroker.management.schedule_lines import (
     LISTED,
     LOOKED_BACK,
@@ -34,17 +41,17 @@ from pgbroker.management.schedule_lines import (
     row_of_run,
     table_of_ticks,
     ticks_for_programs,
+    warnings_of,
     when_it_fires,
 )
+from pgbroker.management.schedule_ranges import as_typed, of_range, range_of
 from pgbroker.schedules import operate
 from pgbroker.schedules.backfill import BACKFILL_PAGE
-from pgbroker.schedules.look import MOST_TICKS, find
+from pgbroker.schedules.look import MOST_TICKS
 from pgbroker.schedules.remove import delete, refuse_declared
-from pgbroker.schedules.shown import local_time, read_moment, utc_time
-from pgbroker.schedules.survey import survey
+from pgbroker.schedules.shown import local_time, utc_time
+from pgbroker.schedules.survey import rowless_of, survey
 from pgbroker.schedules.sync import Drift, drift_of, sync
-from pgbroker.schedules.undeclared import tell_undeclared
-from pgbroker.tenancy import tenant_context
 
 LIMIT, LIMIT_MAX = 200, 1000
 TICKS, HISTORY, HISTORY_MAX = 5, 10, 1000
@@ -103,9 +110,7 @@ broker_schedules sync --dry-run                    where code and rows differ
         one = self._add(actions, "disable", "Fire no more until it is enabled; what runs goes on.")
         one.add_argument("--reason", metavar="TEXT", default="", help="Shown with the schedule.")
         self._add(actions, "enable", "Let a disabled schedule fire again, from now on.")
-        one = self._add(
-            actions, "delete", "Delete a schedule that no code declares. What it has created goes on."
-        )
+        one = self._add(actions, "delete", "Delete what no code declares. What it has created goes on.")
         one.add_argument("--dry-run", action="store_true", help="Only tell what would be deleted.")
         one.add_argument("--yes", action="store_true", help="Do not ask.")
 
@@ -177,20 +182,12 @@ broker_schedules sync --dry-run                    where code and rows differ
         lines, more = lines[: asked["limit"]], len(lines) > asked["limit"]
         drifted = drift_of(lines, using=alias)
         # Of those without a row only the first page tells.
-        rowless = [] if asked["after"] else self._rowless(alias)
+        rowless = [] if asked["after"] else rowless_of(self._drift(alias), using=alias)
         if json_wanted:
             listed = [facts_of(each, drifted.get(each.id)) for each in lines]
-            missing, invalid = (
-                [
-                    {"name": each.name, "tenant_id": each.tenant, "detail": each.detail}
-                    for each in rowless
-                    if each.what == what
-                ]
-                for what in ("missing", "invalid")
-            )
             following = lines[-1].id if more else None
             self.stdout.write(
-                as_json({"schedules": listed, "missing": missing, "invalid": invalid, "next": following})
+                as_json({"schedules": listed, **rowless_for_programs(rowless), "next": following})
             )
             return
         self.stdout.write(table(LISTED, (row_of(each, drifted.get(each.id)) for each in lines)))
@@ -198,22 +195,13 @@ broker_schedules sync --dry-run                    where code and rows differ
             self.stdout.write(f"\nMore: add --after {lines[-1].id}")
         for each in [*(each for each in drifted.values() if each.detail), *rowless]:
             self.stdout.write(why(each))
-        for line in lines:
-            if line.enabled and (told := tell_undeclared(line)):
-                self.stdout.write(harmless(f"\n{line.name} of tenant {line.tenant_id}: {told}", keep="\n"))
+        for told in warnings_of(lines):
+            self.stdout.write(told)
 
     def _drift(self, alias: str) -> list[Drift]:
         """List where code and rows differ, of the tenants that this command looks at."""
         found = survey(using=alias)
         return [each for each in found if self.tenant in (None, each.tenant)]
-
-    def _rowless(self, alias: str) -> list[Drift]:
-        """List what is declared and has no row yet, and why it will have none where that can be told."""
-        return [
-            each
-            for each in self._drift(alias)
-            if each.what in ("missing", "invalid") and not _is_stored(each, alias)
-        ]
 
     def read_show(self, arguments: Arguments) -> dict[str, Any]:
         return {
@@ -340,11 +328,11 @@ broker_schedules sync --dry-run                    where code and rows differ
 
     def do_backfill(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         line = operate.get_schedule(asked["name"], using=alias)
-        start, end = _range(asked, line)
+        start, end = range_of(asked, line)
         try:
             found = operate.backfill(line.id, start=start, end=end, dry_run=True, using=alias)
         except InvalidOption as error:
-            raise _as_typed(error) from error
+            raise as_typed(error) from error
         counts = {
             "name": line.name, "from": start, "to": end,
             "ticks": len(found.ticks), "to_create": len(found.create),
@@ -354,7 +342,7 @@ broker_schedules sync --dry-run                    where code and rows differ
             if json_wanted:
                 self.stdout.write(as_json({**counts, "first": ticks_for_programs(shown[:PREVIEWED])}))
                 return
-            self.stdout.write(f"{_of_range(counts)} would be created.")
+            self.stdout.write(f"{of_range(counts)} would be created.")
             if shown:
                 self.stdout.write(table_of_ticks(shown[:PREVIEWED]))
             if len(shown) > PREVIEWED:
@@ -364,7 +352,7 @@ broker_schedules sync --dry-run                    where code and rows differ
         if json_wanted:
             self.stdout.write(as_json({**counts, "created": created, "failed": len(failed)}))
         else:
-            self.stdout.write(f"{_of_range({**counts, 'to_create': created})} created.")
+            self.stdout.write(f"{of_range({**counts, 'to_create': created})} created.")
         if failed:
             first = failed[0]
             raise CommandError(
@@ -397,7 +385,7 @@ broker_schedules sync --dry-run                    where code and rows differ
         if asked["dry_run"]:
             left = self._drift(alias)
             self._tell_drift({}, left, json_wanted)
-            self._refuse_invalid(left)
+            refuse_invalid(left)
             return
         registry.synchronise(using=alias)
         done = sync(using=alias)
@@ -405,36 +393,7 @@ broker_schedules sync --dry-run                    where code and rows differ
         self._tell_drift(names, done.left, json_wanted)
         for told in other_readings({*done.created, *done.updated}, alias):
             self.stderr.write(self.style.WARNING(harmless(told, keep="")))
-        self._refuse_invalid(done.left)
-
-    def _refuse_invalid(self, left: Sequence[Drift]) -> None:
-        if broken := [each.name for each in left if each.what == "invalid"]:
-            many = f"{len(broken)} declared schedule{'s' * (len(broken) > 1)} cannot be stored"
-            raise CommandError(harmless(f"{many}: {', '.join(map(repr, broken))}."), returncode=exits.ERROR)
+        refuse_invalid(done.left)
 
     def _tell_drift(self, done: Mapping[str, list[str]], left: Sequence[Drift], json_wanted: bool) -> None:
         self.stdout.write(drift_for_programs(done, left) if json_wanted else drift_for_people(done, left))
-
-
-def _is_stored(drift: Drift, alias: str) -> bool:
-    with tenant_context(drift.tenant):
-        return find(drift.name, using=alias) is not None
-
-
-def _range(asked: Mapping[str, Any], line: operate.ScheduleLine) -> tuple[Any, Any]:
-    start = read_moment("--from", asked["start"], line.time_zone, is_end=False)
-    if asked["end"] is None:
-        return start, line.now
-    return start, read_moment("--to", asked["end"], line.time_zone, is_end=True)
-
-
-def _as_typed(error: InvalidOption) -> InvalidOption:
-    """Name a field as the command calls it."""
-    return InvalidOption(
-        {"start": "--from", "end": "--to"}.get(error.field, error.field), error.trouble, error.cure
-    )
-
-
-def _of_range(counts: Mapping[str, Any]) -> str:
-    ticks = f"{counts['ticks']:,} tick{'' if counts['ticks'] == 1 else 's'}"
-    return f"{counts['to_create']:,} of {ticks} of {counts['name']!r}"
