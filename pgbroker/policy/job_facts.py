@@ -122,6 +122,11 @@ def moment_words(moment: datetime | None, now: datetime) -> str:
     return f"at {moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({away})"
 
 
+def since_words(moment: datetime | None, now: datetime) -> str:
+    """Write an instant as what "since" is followed by."""
+    return moment_words(moment, now).removeprefix("at ")
+
+
 def upper(text: str) -> str:
     """Begin a sentence."""
     return text[:1].upper() + text[1:]

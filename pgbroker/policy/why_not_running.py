@@ -21,6 +21,7 @@ from pgbroker.policy.job_facts import (
     named_cause,
     prerequisite,
     reference,
+    since_words,
     slots_taken,
     time_of,
     upper,
@@ -93,7 +94,8 @@ def _over(facts: Facts, status: Status) -> Explanation:
         return Explanation("completed", f"It is over: it completed {when}, with {attempts}.", (), "Nothing.")
     if status == Status.DEAD_LETTER:
         code = f" with {facts.last_error_code}" if facts.last_error_code else ""
-        sentence = f"It is a dead letter since {when}: {attempts} was the last, and ended badly{code}."
+        since = since_words(facts.finished_at, facts.now)
+        sentence = f"It is a dead letter since {since}: {attempts} was the last, and ended badly{code}."
         return Explanation("dead_letter", sentence, (), look)
     if status == Status.FAILED:
         why = because(facts) or (f": {facts.last_error_code}" if facts.last_error_code else "")
@@ -122,7 +124,7 @@ def _cancelled_along(facts: Facts, when: str) -> Explanation:
 
 def _running(facts: Facts) -> Explanation:
     who = f"worker {facts.worker} ({facts.worker_id})" if facts.worker else f"worker {facts.worker_id}"
-    has_it = f"since {moment_words(facts.leased_at, facts.now)} {who} has it"
+    has_it = f"since {since_words(facts.leased_at, facts.now)} {who} has it"
     ids = (facts.worker_id,) if facts.worker_id else ()
     if facts.lease_expires_at and facts.lease_expires_at <= facts.now:
         ended = moment_words(facts.lease_expires_at, facts.now)
@@ -172,7 +174,7 @@ def _paused(facts: Facts) -> Explanation:
     by = f" by {pause['by']}" if pause["by"] else ""
     why = f": {pause['reason'].rstrip('.')}" if pause["reason"] else ""
     more = f" {len(pauses) - 1} more pauses hold it too." if len(pauses) > 1 else ""
-    since = moment_words(time_of(pause["since"]), facts.now)
+    since = since_words(time_of(pause["since"]), facts.now)
     # Of a pause alone somebody would think that a resume is enough.
     beyond = next(_reasons(facts._replace(pauses=None)))
     then = "" if beyond.code in _NEXT_IN_LINE else f" Then this is left: {beyond.sentence}"
@@ -289,7 +291,7 @@ def _blocked(facts: Facts) -> Explanation:
 
 
 def _unknown_type(facts: Facts) -> Explanation:
-    since = f" since {moment_words(facts.unknown_since, facts.now)}" if facts.unknown_since else ""
+    since = f" since {since_words(facts.unknown_since, facts.now)}" if facts.unknown_since else ""
     again = ""
     if facts.available_at and facts.available_at > facts.now:
         again = f" It is offered again {moment_words(facts.available_at, facts.now)}."

@@ -45,6 +45,7 @@ pytestmark = pytest.mark.django_db
 def explain(job_id: UUID) -> Explanation:
     told = get_job(job_id).explain()
     assert told.sentence.endswith((".", ")."))
+    assert "since at" not in told.sentence
     assert told.cure
     return told
 
