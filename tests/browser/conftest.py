@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 
+# Where to keep pictures, for people who want to look at them.
+PICTURES = os.environ.get("PGBROKER_SCREENSHOTS")
 CHROMIUM = "/usr/bin/chromium"
 # No first-run traffic: nothing but the live server is talked to.
 FLAGS = [
@@ -69,3 +73,25 @@ def page(chromium: Any, console: Console) -> Iterator[Any]:
     console.watch(opened)
     yield opened
     context.close()
+
+
+@pytest.fixture
+def picture(page: Any, tmp_path: Path) -> Callable[[str], None]:
+    """Take a picture of the page, under a name."""
+
+    def take(name: str) -> None:
+        page.screenshot(path=Path(PICTURES or tmp_path) / f"{name}.png", full_page=True)
+
+    return take
+
+
+@pytest.fixture
+def admin(page: Any, live_server: Any) -> Any:
+    """The admin, logged in."""
+    User.objects.create_superuser("root", password="x")
+    page.goto(f"{live_server.url}/admin/login/")
+    page.fill("#id_username", "root")
+    page.fill("#id_password", "x")
+    page.click("[type=submit]")
+    page.wait_for_url(f"{live_server.url}/admin/")
+    return page

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
 
 from pgbroker.states import Status
 from tests.support.jobs import claim_one, completed, enqueue_one, failed, row, settle_one, status
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-# Where to keep pictures, for people who want to look at them.
-PICTURES = os.environ.get("PGBROKER_SCREENSHOTS")
-
-
-@pytest.fixture
-def picture(page, tmp_path):
-    def take(name: str) -> None:
-        page.screenshot(path=Path(PICTURES or tmp_path) / f"{name}.png", full_page=True)
-
-    return take
-
-
-@pytest.fixture
-def admin(page, live_server):
-    """The admin, logged in."""
-    User.objects.create_superuser("root", password="x")
-    page.goto(f"{live_server.url}/admin/login/")
-    page.fill("#id_username", "root")
-    page.fill("#id_password", "x")
-    page.click("[type=submit]")
-    page.wait_for_url(f"{live_server.url}/admin/")
-    return page
 
 
 def dead_letter() -> UUID:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-from django.contrib.auth.models import User
 
 from pgbroker.states import GroupState, Status
 from tests.support.groups import after, fail, member, open_group
@@ -15,8 +11,6 @@ from tests.support.links import group, passes, seal
 from tests.support.links import run as run_one
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-# Where to keep pictures, for people who want to look at them.
-PICTURES = os.environ.get("PGBROKER_SCREENSHOTS")
 
 # Boxes that lie on each other, and texts that stick out of their box, in the picture as it is drawn.
 FAULTS = """
@@ -38,26 +32,6 @@ FAULTS = """
   return faults;
 }
 """
-
-
-@pytest.fixture
-def picture(page, tmp_path):
-    def take(name: str) -> None:
-        page.screenshot(path=Path(PICTURES or tmp_path) / f"{name}.png", full_page=True)
-
-    return take
-
-
-@pytest.fixture
-def admin(page, live_server):
-    """The admin, logged in."""
-    User.objects.create_superuser("root", password="x")
-    page.goto(f"{live_server.url}/admin/login/")
-    page.fill("#id_username", "root")
-    page.fill("#id_password", "x")
-    page.click("[type=submit]")
-    page.wait_for_url(f"{live_server.url}/admin/")
-    return page
 
 
 def a_nightly_import():

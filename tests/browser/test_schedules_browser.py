@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from django.contrib.auth.models import User
 
 from pgbroker.schedules import operate
 from pgbroker.schedules.operate import Definition
@@ -16,18 +13,8 @@ from tests.support.jobs import queue_id, type_id
 from tests.support.schedules import entry, jobs, make, now, runs, set_row, tick_all
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
-# Where to keep pictures, for people who want to look at them.
-PICTURES = os.environ.get("PGBROKER_SCREENSHOTS")
 # Of the next ten Sundays of March and October one has no 02:30, and one has it twice.
 SUNDAYS = "30 2 * 3,10 0"
-
-
-@pytest.fixture
-def picture(page, tmp_path):
-    def take(name: str) -> None:
-        page.screenshot(path=Path(PICTURES or tmp_path) / f"{name}.png", full_page=True)
-
-    return take
 
 
 @pytest.fixture
@@ -43,16 +30,10 @@ def elsewhere(page, live_server) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def admin(page, live_server, elsewhere):
-    """The admin, logged in."""
+def admin(elsewhere, admin):
+    """The admin, logged in; what it asks for is looked at."""
     queue_id(), type_id()
-    User.objects.create_superuser("root", password="x")
-    page.goto(f"{live_server.url}/admin/login/")
-    page.fill("#id_username", "root")
-    page.fill("#id_password", "x")
-    page.click("[type=submit]")
-    page.wait_for_url(f"{live_server.url}/admin/")
-    return page
+    return admin
 
 
 def save(name: str, **changes) -> operate.ScheduleLine:

@@ -7,7 +7,6 @@ Most of it runs in functions and triggers, whose plans nobody sees: counted are 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
@@ -28,7 +27,7 @@ from pgbroker.lifecycle.unblock import unblock_many
 from pgbroker.tenancy import scope_all
 from tests.support.jobs import claim_many, completed, failed, guards_off, queue_id, type_id
 from tests.support.links import TYPE, count_all
-from tests.support.sessions import second_session
+from tests.support.plans import Meter, forget
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -78,14 +77,6 @@ FILL = """
 
 
 @pytest.fixture
-def session() -> Iterator[db.Session]:
-    """A worker's own connection."""
-    session = db.Session("default", purpose="plans")
-    yield session
-    session.drop()
-
-
-@pytest.fixture
 def full(transactional_db: None, superuser: psycopg.Connection) -> Iterator[None]:
     """
     Fill the tables, while a vacuum comes by that sees pages and not one row: that is what the planner knows then.
@@ -105,45 +96,6 @@ def full(transactional_db: None, superuser: psycopg.Connection) -> Iterator[None
         cursor.execute(";".join(f"alter table {name} reset (autovacuum_enabled)" for name in names))
 
 
-def forget(superuser: psycopg.Connection) -> None:
-    """Let the planner know nothing, as of tables that have just been made."""
-    tables = ",".join(f"'pgbroker.{table}'::regclass" for table in TABLES)
-    superuser.execute(f"delete from pg_statistic where starelid in ({tables})")
-    superuser.execute(f"update pg_class set relpages = 0, reltuples = -1 where oid in ({tables})")
-    superuser.execute(
-        "update pg_class set relpages = 1, reltuples = 0 from pg_index "
-        f"where pg_class.oid = indexrelid and indrelid in ({tables})"
-    )
-
-
-def rows_read() -> Counter[str]:
-    """Count the rows that were ever read, by the index they were found by, or of the table."""
-    with second_session() as watcher:
-        found = watcher.execute(
-            "select relname, seq_tup_read from pg_stat_user_tables "
-            "where schemaname = 'pgbroker' and relname = any (%s) "
-            "union all select indexrelname, idx_tup_read from pg_stat_user_indexes "
-            "where schemaname = 'pgbroker' and relname = any (%s)",
-            (list(TABLES), list(TABLES)),
-        )
-        return Counter({name: count or 0 for name, count in found.fetchall()})
-
-
-class Meter:
-    """Count the rows that a worker's statement reads."""
-
-    def __init__(self, session: db.Session) -> None:
-        self.session = session
-
-    def read(self, work: Callable[[], object]) -> Counter[str]:
-        """Do work on the session; returns how many rows it read, by the index or of the table."""
-        self.session.connection.execute("select pg_stat_force_next_flush()")
-        before = rows_read()
-        work()
-        self.session.connection.execute("select pg_stat_force_next_flush()")
-        return rows_read() - before
-
-
 def some(sql: str, *parameters: Any) -> list[UUID]:
     with scope_all(), connection.cursor() as cursor:
         cursor.execute(sql, parameters)
@@ -152,7 +104,7 @@ def some(sql: str, *parameters: Any) -> list[UUID]:
 
 def test_what_is_read_follows_from_what_is_asked_for_and_not_from_the_tables(full, session, superuser):
     assert count_all()["job_dependency"] > ROWS / 2
-    everything = Meter(session).read(
+    everything = Meter(session, TABLES).read(
         lambda: session.connection.execute("select count(name) from pgbroker.job")
     )
     assert everything.total() > ROWS, "the meter would tell of a look at everything"
@@ -165,10 +117,10 @@ def test_what_is_read_follows_from_what_is_asked_for_and_not_from_the_tables(ful
         (parent,) = claim_many(1, using=session)
         (broken,) = claim_many(1, using=session)
         if statistics == "none":
-            forget(superuser)
+            forget(superuser, TABLES)
         elif statistics == "true":
             superuser.execute(f"analyze {', '.join(f'pgbroker.{table}' for table in TABLES)}")
-        too_dear = too_dear_of(Meter(session), plain, parent, broken, groups[0], members)
+        too_dear = too_dear_of(Meter(session, TABLES), plain, parent, broken, groups[0], members)
         assert too_dear == {}, f"{statistics}: {too_dear}"
 
 

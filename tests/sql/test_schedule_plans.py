@@ -6,19 +6,16 @@ Half of it runs in functions, whose plans nobody sees: counted are the rows that
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 
-import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from pgbroker import db
 from pgbroker.lifecycle.dispatch import dispatch
 from pgbroker.lifecycle.take_due import next_schedule, take_due
 from pgbroker.lifecycle.trim_schedule_runs import trim_schedule_runs
@@ -31,7 +28,7 @@ from pgbroker.schedules.sync import drift
 from pgbroker.schedules.tick import replan
 from pgbroker.tenancy import scope_all
 from tests.support.jobs import TYPE, guards_off, queue_id, type_id
-from tests.support.sessions import second_session
+from tests.support.plans import Meter, forget
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -93,47 +90,6 @@ def full(transactional_db: None) -> Iterator[None]:
         cursor.execute(";".join(f"alter table {name} reset (autovacuum_enabled)" for name in names))
 
 
-def forget(superuser: psycopg.Connection) -> None:
-    """Let the planner know nothing, as of tables that have just been made."""
-    tables = ",".join(f"'pgbroker.{table}'::regclass" for table in TABLES)
-    superuser.execute(f"delete from pg_statistic where starelid in ({tables})")
-    superuser.execute(f"update pg_class set relpages = 0, reltuples = -1 where oid in ({tables})")
-
-
-class Meter:
-    """Count the rows that work reads, by the index that they are found by, or of the table."""
-
-    def __init__(self, session: db.Session) -> None:
-        self.session = session
-
-    def read(self, work: Callable[[], object]) -> Counter[str]:
-        """Do work on the session or on Django's connection; returns what was read."""
-        before = self._flushed()
-        work()
-        return self._flushed() - before
-
-    def _flushed(self) -> Counter[str]:
-        self.session.connection.execute("select pg_stat_force_next_flush()")
-        with connection.cursor() as cursor:
-            cursor.execute("select pg_stat_force_next_flush()")
-        with second_session() as watcher:
-            found = watcher.execute(
-                "select relname, seq_tup_read from pg_stat_user_tables "
-                "where schemaname = 'pgbroker' and relname = any (%s) "
-                "union all select indexrelname, idx_tup_read from pg_stat_user_indexes "
-                "where schemaname = 'pgbroker' and relname = any (%s)",
-                (list(TABLES), list(TABLES)),
-            )
-            return Counter({name: count or 0 for name, count in found.fetchall()})
-
-
-@pytest.fixture
-def session() -> Iterator[db.Session]:
-    session = db.Session("default", purpose="plans")
-    yield session
-    session.drop()
-
-
 @pytest.fixture
 def root(db: None) -> Client:
     client = Client()
@@ -142,14 +98,14 @@ def root(db: None) -> Client:
 
 
 def test_what_is_read_follows_from_what_is_asked_for_and_not_from_the_tables(full, session, superuser, root):
-    meter = Meter(session)
+    meter = Meter(session, TABLES)
     everything = meter.read(
         lambda: session.connection.execute("select count(template) from pgbroker.schedule")
     )
     assert everything.total() >= SCHEDULES, "the meter would tell of a look at everything"
     for place, statistics in enumerate(("none", "true")):
         if statistics == "none":
-            forget(superuser)
+            forget(superuser, TABLES)
         else:
             superuser.execute(f"analyze {', '.join(f'pgbroker.{table}' for table in TABLES)}")
         too_dear = too_dear_of(meter, root, place)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.db import connection
 from pgbroker import db, sql
 from pgbroker.lifecycle.claim import claim
 from tests.support.jobs import AGEING, LEASE, WORKER, guards_off, queue_id, type_id
+from tests.support.sessions import second_session
 
 # Of 100 rows 95 are over: 85 completed, 5 failed, 5 dead; 2 scheduled and due, 2 ready, 1 ready or running.
 LOAD = """
@@ -182,6 +184,44 @@ class World:
             self.queue, limit=limit, idle=limit, quick=[self.type], worker_id=WORKER, lease=LEASE, ageing=AGEING,
             max_crashes=3, suspects=1, using=self.session, **bounds,
         )  # fmt: skip
+
+
+def forget(superuser: psycopg.Connection, tables: Sequence[str]) -> None:
+    """Let the planner know nothing of these tables, as when they have just been made."""
+    named = ",".join(f"'pgbroker.{table}'::regclass" for table in tables)
+    superuser.execute(f"delete from pg_statistic where starelid in ({named})")
+    superuser.execute(f"update pg_class set relpages = 0, reltuples = -1 where oid in ({named})")
+    superuser.execute(
+        "update pg_class set relpages = 1, reltuples = 0 from pg_index "
+        f"where pg_class.oid = indexrelid and indrelid in ({named})"
+    )
+
+
+class Meter:
+    """Count the rows of these tables that work reads, by the index that they are found by, or of the table."""
+
+    def __init__(self, session: db.Session, tables: Sequence[str]) -> None:
+        self.session, self.tables = session, list(tables)
+
+    def read(self, work: Callable[[], object]) -> Counter[str]:
+        """Do work on the session or on Django's connection; returns what was read."""
+        before = self._rows_read()
+        work()
+        return self._rows_read() - before
+
+    def _rows_read(self) -> Counter[str]:
+        self.session.connection.execute("select pg_stat_force_next_flush()")
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_stat_force_next_flush()")
+        with second_session() as watcher:
+            found = watcher.execute(
+                "select relname, seq_tup_read from pg_stat_user_tables "
+                "where schemaname = 'pgbroker' and relname = any (%s) "
+                "union all select indexrelname, idx_tup_read from pg_stat_user_indexes "
+                "where schemaname = 'pgbroker' and relname = any (%s)",
+                (self.tables, self.tables),
+            )
+            return Counter({name: count or 0 for name, count in found.fetchall()})
 
 
 def pretend_empty(superuser: psycopg.Connection) -> None:
