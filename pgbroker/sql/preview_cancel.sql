@@ -35,15 +35,7 @@ with recursive falling (id) as (
         union all
         select job.id
         from unnest(%(group_ids)s::uuid[]) as given (id)
-        cross join lateral (
-            select job.id
-            from pgbroker.job
-            where job.run_group_id = any (array[given.id])
-              and job.status in (
-                  0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */, 5 /* blocked */
-              )
-            offset 0
-        ) as job
+        cross join lateral pgbroker.live_members_1(given.id) as job
         union all
         select run_group.id
         from pgbroker.run_group
@@ -143,9 +135,7 @@ along as (
     ) as policy
     where touched.members + (
             select count(*)
-            from pgbroker.job
-            where job.run_group_id = touched.id
-              and job.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
+            from pgbroker.bad_members_1(touched.id)
         ) > coalesce(
             policy.tolerate_count,
             floor((select count(*) from pgbroker.job where job.run_group_id = touched.id) * policy.tolerate_percent::numeric / 100)
