@@ -343,9 +343,10 @@ def limited_time(limit: timedelta, *, using: str) -> Iterator[None]:
     """Let no statement inside take longer; raises Django's OperationalError. Nothing else is undone by it."""
     milliseconds = f"{int(limit.total_seconds() * 1000)}ms"
     with transaction.atomic(using=using):
-        before: str = db.fetch("limit_time", {"limit": milliseconds}, lambda row: row[0], using=using)[0]
+        wanted = {"name": "statement_timeout", "limit": milliseconds}
+        before: str = db.fetch("limit", wanted, lambda row: row[0], using=using)[0]
         yield
-        db.fetch("limit_time", {"limit": before}, tuple, using=using)
+        db.fetch("limit", {**wanted, "limit": before}, tuple, using=using)
 
 
 # ------------------------------------------------------------------ a job's life in order

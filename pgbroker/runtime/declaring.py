@@ -49,7 +49,8 @@ class Declaring:
         try:
             with transaction.atomic(using=self.session.alias):
                 # The loop that keeps the lead waits for it: where somebody holds a row it is tried again later.
-                db.fetch("limit_locks", {"limit": LOCK_TIMEOUT}, tuple, using=self.session.alias)
+                limit = {"name": "lock_timeout", "limit": LOCK_TIMEOUT}
+                db.fetch("limit", limit, tuple, using=self.session.alias)
                 sync_if_newest(using=self.session.alias)
         finally:
             # This thread does not need it again for long.

@@ -174,8 +174,8 @@ begin
     for deferred in
         select
             each.*,
-            run_group.id as group_id,
-            job.id as job_id,
+            named.group_id,
+            named.job_id,
             each.deadline_at <= statement_timestamp() as is_over,
             row_number() over (order by each.id) as place
         from (
@@ -187,17 +187,7 @@ begin
             offset skip
             limit most
         ) as each
-        left join lateral pgbroker.group_named_1(each.tenant_id, each.group_name) as run_group on true
-        left join lateral (
-            select member.id
-            from pgbroker.job as member
-            where member.run_group_id >= run_group.id
-              and member.run_group_id <= run_group.id
-              and member.name >= each.job_name
-              and member.name <= each.job_name
-            order by member.run_group_id, member.name
-            limit 1
-        ) as job on each.job_name is not null
+        left join lateral pgbroker.named_1(each.tenant_id, each.group_name, each.job_name) as named on true
         order by each.id
     loop
         if deferred.place = most then

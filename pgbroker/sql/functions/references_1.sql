@@ -46,6 +46,24 @@ begin
 end
 $function$;
 
+-- Find what a name means: the run group, and the job of that name in it where one is asked for. No row where there is no
+-- such group; no job where it has none. From and to here too.
+create function pgbroker.named_1(tenant text, group_name text, job_name text) returns table (group_id uuid, job_id uuid)
+language sql stable rows 1 as $function$
+    select named.id, member.id
+    from pgbroker.group_named_1(tenant, group_name) as named
+    left join lateral (
+        select job.id
+        from pgbroker.job
+        where job.run_group_id >= named.id
+          and job.run_group_id <= named.id
+          and job.name >= job_name
+          and job.name <= job_name
+        order by job.run_group_id, job.name
+        limit 1
+    ) as member on job_name is not null
+$function$;
+
 -- Find members of groups by their names, group by group: the ids by name_in_group_1. However little the planner knows, no
 -- group is read more than once.
 create function pgbroker.members_1(group_names text[], names text[]) returns jsonb

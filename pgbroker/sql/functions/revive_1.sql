@@ -48,19 +48,9 @@ begin
               and each.expired_at is not null
             offset 0
         ) as expired
-        left join lateral pgbroker.group_named_1(expired.tenant_id, expired.group_name) as named_group on true
-        left join lateral (
-            select member.id
-            from pgbroker.job as member
-            where member.run_group_id >= named_group.id
-              and member.run_group_id <= named_group.id
-              and member.name >= expired.job_name
-              and member.name <= expired.job_name
-            order by member.run_group_id, member.name
-            limit 1
-        ) as named_job on expired.job_name is not null
+        left join lateral pgbroker.named_1(expired.tenant_id, expired.group_name, expired.job_name) as named on true
         cross join lateral (
-            select case when expired.job_name is null then named_group.id else named_job.id end as id
+            select case when expired.job_name is null then named.group_id else named.job_id end as id
         ) as target;
 end
 $function$;
