@@ -11,6 +11,7 @@ from django.db import transaction
 
 from pgbroker import correlation, db
 from pgbroker.conf import settings
+from pgbroker.lifecycle.limit import limit as set_limit
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.over_long import OverLong, find_over_long
 from pgbroker.policy.timeline import Moment, Span, in_order
@@ -343,10 +344,9 @@ def limited_time(limit: timedelta, *, using: str) -> Iterator[None]:
     """Let no statement inside take longer; raises Django's OperationalError. Nothing else is undone by it."""
     milliseconds = f"{int(limit.total_seconds() * 1000)}ms"
     with transaction.atomic(using=using):
-        wanted = {"name": "statement_timeout", "limit": milliseconds}
-        before: str = db.fetch("limit", wanted, lambda row: row[0], using=using)[0]
+        before = set_limit("statement_timeout", milliseconds, using=using)
         yield
-        db.fetch("limit", {**wanted, "limit": before}, tuple, using=using)
+        set_limit("statement_timeout", before, using=using)
 
 
 # ------------------------------------------------------------------ a job's life in order

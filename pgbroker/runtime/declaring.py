@@ -4,8 +4,9 @@ import time
 
 from django.db import connections, transaction
 
-from pgbroker import db, telemetry
+from pgbroker import telemetry
 from pgbroker.db import Session
+from pgbroker.lifecycle.limit import limit
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.runtime.upkeep import ONLY_SLOW
 from pgbroker.schedules.sync import QUIET, speaks, sync_if_newest
@@ -49,8 +50,7 @@ class Declaring:
         try:
             with transaction.atomic(using=self.session.alias):
                 # The loop that keeps the lead waits for it: where somebody holds a row it is tried again later.
-                limit = {"name": "lock_timeout", "limit": LOCK_TIMEOUT}
-                db.fetch("limit", limit, tuple, using=self.session.alias)
+                limit("lock_timeout", LOCK_TIMEOUT, using=self.session.alias)
                 sync_if_newest(using=self.session.alias)
         finally:
             # This thread does not need it again for long.
