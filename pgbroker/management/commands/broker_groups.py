@@ -1,6 +1,5 @@
 """broker_groups: look at run groups, seal them, retry what failed in them, cancel them."""
 
-import sys
 from collections import Counter
 from typing import Any
 from uuid import UUID
@@ -22,6 +21,7 @@ from pgbroker.management.arguments import (
     scope_of,
     teach,
 )
+from pgbroker.management.asking import ask, consent
 from pgbroker.management.commands.broker_jobs import operator
 from pgbroker.management.group_output import (
     facts_of,
@@ -280,12 +280,7 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
     # -------------------------------------------------------------- cancel
 
     def read_cancel(self, arguments: Arguments) -> dict[str, Any]:
-        dry_run, sure = arguments.given["dry_run"], arguments.given["yes"]
-        if not dry_run and not sure and not sys.stdin.isatty():
-            arguments.wrong(
-                "--yes", "is missing, and nobody is there to ask", "Add --yes, or --dry-run to look first."
-            )
-        return {"reason": arguments.remark(), "dry_run": dry_run, "yes": sure}
+        return {"reason": arguments.remark(), **consent(arguments)}
 
     def do_cancel(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         group: GroupLine = asked["group"]
@@ -300,8 +295,7 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
             stream.write(text_of_preview(group, progress, preview))
             if asked["dry_run"]:
                 return
-            if input(f"Cancel {name}? [y/N] ").strip().lower() not in {"y", "yes"}:
-                raise CommandError("Nothing was changed.", returncode=exits.ERROR)
+            ask(f"Cancel {name}?")
         cancelled = requested = 0
         state = GroupState(group.state)
         line = Progress(self.stderr, total=progress.live, what="jobs")

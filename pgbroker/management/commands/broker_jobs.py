@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
@@ -27,6 +26,7 @@ from pgbroker.management.arguments import (
     scope_of,
     teach,
 )
+from pgbroker.management.asking import ask, consent
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.obstacles import obstacle_of
 from pgbroker.states import RETRYABLE, Status
@@ -309,18 +309,12 @@ broker_jobs redrive --type shop.send_invoice --dry-run
     # -------------------------------------------------------------- redrive
 
     def read_redrive(self, arguments: Arguments) -> dict[str, Any]:
-        dry_run, sure = arguments.given["dry_run"], arguments.given["yes"]
-        if not dry_run and not sure and not sys.stdin.isatty():
-            arguments.wrong(
-                "--yes", "is missing, and nobody is there to ask", "Add --yes, or --dry-run to look first."
-            )
         return {
             **self._filters(arguments),
             "error_code": arguments.text("error_code"),
             "limit": arguments.whole("limit", 1, 2**31 - 1),
             "attempts": arguments.whole("attempts", 1, 10_000),
-            "dry_run": dry_run,
-            "yes": sure,
+            **consent(arguments),
         }
 
     def do_redrive(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
@@ -333,8 +327,8 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             answer = {"matching": count, "exact": count < COUNT_MAX, "retried": 0, "refused": 0}
             self.stdout.write(as_json(answer) if json_wanted else f"{_jobs(many)} would be retried.")
             return
-        if count and not asked["yes"] and not self._confirms(f"Retry {many} {asked['status'].label} jobs?"):
-            raise CommandError("Nothing was changed.", returncode=exits.ERROR)
+        if count and not asked["yes"]:
+            ask(f"Retry {many} {asked['status'].label} jobs?")
         retried = refused = 0
         progress = Progress(self.stderr, total=count, what="jobs")
         pages = control.redrive_pages(
@@ -350,9 +344,6 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         else:
             left = f" {refused} left alone: a newer job holds their key, or they changed." if refused else ""
             self.stdout.write(f"{_jobs(retried)} ready again.{left}")
-
-    def _confirms(self, question: str) -> bool:
-        return input(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def short_json(value: Any) -> str:

@@ -1,6 +1,5 @@
 """broker_schedules: look at schedules and ahead, run, pause and backfill them, and store what the code declares."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -19,6 +18,7 @@ from pgbroker.management.arguments import (
     scope_of,
     teach,
 )
+from pgbroker.management.asking import ask, consent
 from pgbroker.management.commands.broker_jobs import operator
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.management.schedule_drift import (
@@ -295,12 +295,7 @@ broker_schedules sync --dry-run                    where code and rows differ
         self._tell(line, json_wanted, f"Enabled {line.name!r}{fires(line)}", alias)
 
     def read_delete(self, arguments: Arguments) -> dict[str, Any]:
-        dry_run, sure = arguments.given["dry_run"], arguments.given["yes"]
-        if not dry_run and not sure and not sys.stdin.isatty():
-            arguments.wrong(
-                "--yes", "is missing, and nobody is there to ask", "Add --yes, or --dry-run to look first."
-            )
-        return {**self.read_name(arguments), "yes": sure}
+        return {**self.read_name(arguments), **consent(arguments)}
 
     def do_delete(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         line = operate.get_schedule(asked["name"], using=alias)
@@ -308,9 +303,8 @@ broker_schedules sync --dry-run                    where code and rows differ
         if asked["dry_run"]:
             told = f"{line.name!r} of tenant {line.tenant_id} would be deleted. What runs goes on."
         else:
-            question = f"Delete {line.name!r} of tenant {line.tenant_id}? What runs goes on. [y/N] "
-            if not asked["yes"] and input(harmless(question)).strip().lower() not in {"y", "yes"}:
-                raise CommandError("Nothing was changed.", returncode=exits.ERROR)
+            if not asked["yes"]:
+                ask(f"Delete {line.name!r} of tenant {line.tenant_id}? What runs goes on.")
             line = delete(line.id, using=alias)
             told = f"Deleted {line.name!r}. What runs goes on."
         if json_wanted:
