@@ -17,7 +17,7 @@ from pgbroker import conf, registry, reports
 from pgbroker.backend import PgBrokerBackend
 from pgbroker.errors import DuplicateJobType, InvalidOption, sentence
 from pgbroker.schedules.declare import Declared, declarations
-from pgbroker.schedules.otherwise import declared_otherwise
+from pgbroker.schedules.otherwise import read_otherwise
 from pgbroker.schedules.written import written
 
 OLDEST_SERVER = 150000
@@ -157,7 +157,7 @@ def _check_schedule(declared: Declared) -> Iterator[CheckMessage]:
             hint="Correct its declaration; broker_schedules sync --dry-run tells what is left.",
             id="pgbroker.W015",
         )
-    elif (told := declared_otherwise(declared, ALIKE)) is not None:
+    elif (told := read_otherwise(definition, ALIKE)) is not None:
         yield Warning(
             f"schedule {declared.name!r} has the cron expression {definition.expression!r}, which others read "
             f"otherwise: {told}",

@@ -7,9 +7,10 @@ from django.core.management.base import CommandError
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.management import exits
 from pgbroker.management.output import as_json, harmless, table
-from pgbroker.schedules.otherwise import declared_otherwise
+from pgbroker.schedules.otherwise import read_otherwise
 from pgbroker.schedules.shown import DRIFT
 from pgbroker.schedules.sync import Drift, declared_of
+from pgbroker.schedules.written import written
 
 
 def drift_for_programs(done: Mapping[str, list[str]], left: Sequence[Drift]) -> str:
@@ -57,5 +58,6 @@ def other_readings(names: Collection[str], alias: str) -> Iterator[str]:
     """Tell of those of some declared schedules that others would read otherwise."""
     since = database_time(using=alias).date()
     for each in declared_of(names, using=alias):
-        if (told := declared_otherwise(each, since)) is not None:
+        definition, _ = written(each)
+        if definition is not None and (told := read_otherwise(definition, since)) is not None:
             yield f"{each.name}: {told}"

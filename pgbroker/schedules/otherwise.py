@@ -3,7 +3,6 @@
 from datetime import date
 
 from pgbroker.errors import PgBrokerError
-from pgbroker.schedules.declare import Declared
 from pgbroker.schedules.definition import Definition
 
 
@@ -21,8 +20,3 @@ def read_otherwise(definition: Definition, since: date) -> str | None:
     from pgbroker.policy.cron.second_reading import second_reading
 
     return second_reading(expression, since)
-
-
-def declared_otherwise(declared: Declared, since: date) -> str | None:
-    """Tell the same of what the code declares, which may not be ready to be stored."""
-    return read_otherwise(Definition(name=declared.name, jobs=(), **{**declared.said, "group": None}), since)

@@ -23,7 +23,11 @@ def survey(*, using: str) -> list[Drift]:
 
 def rowless_of(found: Iterable[Drift], *, using: str) -> list[Drift]:
     """Return what of it is declared and has no row yet, and why it will have none where that can be told."""
-    return [each for each in found if each.what in ("missing", "invalid") and not _is_stored(each, using)]
+    return [
+        each
+        for each in found
+        if each.what == "missing" or (each.what == "invalid" and not _is_stored(each, using))
+    ]
 
 
 def _is_stored(found: Drift, using: str) -> bool:
