@@ -26,13 +26,7 @@ class Backoff:
 
     def __post_init__(self) -> None:
         for name in ("base", "factor", "cap"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not _fits(value):
-                raise InvalidOption(
-                    f"backoff.{name}",
-                    f"is not a number that a float holds ({str(value)[:80]})",
-                    "Give seconds.",
-                )
+            _refuse_unless_number(f"backoff.{name}", getattr(self, name))
         if self.base < 0:
             raise InvalidOption("backoff.base", f"is negative ({self.base})", "Give zero or more seconds.")
         if self.factor < 1:
@@ -64,11 +58,13 @@ class Backoff:
         return asdict(self)
 
 
-def _fits(value: float) -> bool:
+def _refuse_unless_number(field: str, value: object) -> None:
     try:
-        return math.isfinite(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return
     except OverflowError:
-        return False
+        pass
+    raise InvalidOption(field, f"is not a number that a float holds ({str(value)[:80]})", "Give seconds.")
 
 
 def backoff_from(value: object, *, field: str = "backoff") -> Backoff:
@@ -78,10 +74,7 @@ def backoff_from(value: object, *, field: str = "backoff") -> Backoff:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not _fits(value):
-            raise InvalidOption(
-                field, f"is not a number that a float holds ({str(value)[:80]})", "Give seconds."
-            )
+        _refuse_unless_number(field, value)
         return Backoff(base=float(value), factor=1.0, cap=max(float(value), 0.0), jitter=False)
     if isinstance(value, dict):
         unknown = sorted(set(value) - {"base", "factor", "cap", "jitter"})

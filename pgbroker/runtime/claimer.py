@@ -247,7 +247,7 @@ class Claimer:
             hold = min(hold, left - idle)
         hold = max(0, min(hold, settings.CLAIM_MAX - idle))
         # Rather wait for the settler than claim by little bits.
-        return (idle, hold) if idle + hold <= most or board.size == 0 else (0, 0)
+        return (idle, hold) if idle + hold <= most else (0, 0)
 
     def _claim_round(self) -> int:
         """Claim once from each queue that may have work, beginning after the one that was served last."""
