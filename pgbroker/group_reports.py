@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from pgbroker.states import TERMINAL, GroupState, OnFailure, Status
 BOUND = 10_000
 # A graph of more members is told by levels: so many boxes can still be read, and so many lines followed.
 GRAPH_MAX, EDGES_MAX, BANDS_MAX = 200, 600, 40
+# Groups, the newest, among whose names one is looked for that was meant.
+NEAR_MAX = 200
 # Members, and links on either side, that are listed.
 LISTED_MAX = 100
 # Members whose level is looked up.
@@ -97,7 +100,7 @@ def find_group(name: str, *, using: str) -> GroupLine:
         except ValueError:
             found = []
     if not found:
-        raise GroupNotFound(f"there is no run group {name!r}")
+        raise GroupNotFound(f"there is no run group {name!r}", cure=_cure_of_unknown(name, using=using))
     if len(found) > 1:
         tenants = ", ".join(sorted(each.tenant_id for each in found))
         raise InvalidOption(
@@ -106,6 +109,14 @@ def find_group(name: str, *, using: str) -> GroupLine:
             f"Name one of: {tenants}.",
         )
     return found[0]
+
+
+def _cure_of_unknown(name: str, *, using: str) -> str:
+    """Name the groups that may have been meant, and what lists them all."""
+    known = {each.name for each in list_groups(limit=NEAR_MAX, using=using)}
+    close = " or ".join(map(repr, get_close_matches(name, known, n=3)))
+    meant = f"Did you mean {close}? " if close else ""
+    return f"{meant}Look at the tenant, and at what there is: broker_groups list"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,13 @@ class JobLine(NamedTuple):
     due_at: datetime | None
     finished_at: datetime | None
     error_code: str | None
+    run_group: str | None
+    name: str | None
 
 
 def list_jobs(
     *,
+    group_id: UUID | None = None,
     queue_id: int | None = None,
     type_id: int | None = None,
     status: Status | None = None,
@@ -67,15 +70,19 @@ def list_jobs(
     limit: int,
     using: str,
 ) -> list[JobLine]:
-    """List jobs, newest first, from *after* on."""
-    wanted = {
-        "tenant": tenant_predicate(),
+    """List jobs, newest first, from *after* on; of a run group at the cost of all its members."""
+    wanted: dict[str, Any] = {
         "queue_id": queue_id,
         "type_id": type_id,
         "status": status,
         "after": after,
         "limit": limit,
     }
+    if group_id is not None:
+        return db.fetch(
+            "list_grouped", {**wanted, "group_id": group_id, "tag": tag}, JobLine._make, using=using
+        )
+    wanted["tenant"] = tenant_predicate()
     if tag is not None:
         return db.fetch("list_tagged", {**wanted, "tag": tag}, JobLine._make, using=using)
     return db.fetch("list_jobs", wanted, JobLine._make, using=using)

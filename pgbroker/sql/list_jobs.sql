@@ -9,14 +9,14 @@
 --
 -- Scope:  tenant
 -- Rows:   id, job_type, queue, tenant_id, status, priority, attempt_count, max_attempts, created_at, when it is or
---         was due, finished_at, the code of what went wrong last.
+--         was due, finished_at, the code of what went wrong last, the name of its run group and its own in it.
 -- Locks:  none.
 -- Index:  job_payload_tenant or job_pkey, backwards; those of a status where few jobs have it.
 --
 -- An id begins with the time at which it was made, so its order is that of time, near enough for a list.
 -- Of the two halves one is empty, before it is planned: one tenant's jobs are found by their arguments, which are written
 -- once, so that no claim and no settle pays for it. Those that are scheduled, running, blocked, or ended otherwise than
--- they should are few, and have indexes of their own.
+-- they should are few, and have indexes of their own. Names of run groups are looked up once for the page, each once.
 with page as materialized (
     (
         select job.*
@@ -51,6 +51,11 @@ with page as materialized (
         order by uuid_send(payload.job_id) desc
         limit %(limit)s
     )
+),
+named as materialized (
+    select run_group.id, run_group.name
+    from pgbroker.run_group
+    where run_group.id = any (array(select page.run_group_id from page where page.run_group_id is not null))
 )
 select
     page.id,
@@ -73,9 +78,12 @@ select
             order by execution.attempt_no desc, execution.completed_at desc
             limit 1
         )
-    ) as error_code
+    ) as error_code,
+    named.name as run_group,
+    page.name
 from page
 join pgbroker.queue on queue.id = page.queue_id
 join pgbroker.job_type on job_type.id = page.job_type_id
 left join pgbroker.job_state on job_state.job_id = page.id
+left join named on named.id = page.run_group_id
 order by page.id desc

@@ -57,6 +57,11 @@ page as materialized (
     ) as tagged
     order by tagged.id desc
     limit %(limit)s
+),
+named as materialized (
+    select run_group.id, run_group.name
+    from pgbroker.run_group
+    where run_group.id = any (array(select page.run_group_id from page where page.run_group_id is not null))
 )
 select
     page.id,
@@ -79,9 +84,12 @@ select
             order by execution.attempt_no desc, execution.completed_at desc
             limit 1
         )
-    ) as error_code
+    ) as error_code,
+    named.name as run_group,
+    page.name
 from page
 join pgbroker.queue on queue.id = page.queue_id
 join pgbroker.job_type on job_type.id = page.job_type_id
 left join pgbroker.job_state on job_state.job_id = page.id
+left join named on named.id = page.run_group_id
 order by page.id desc

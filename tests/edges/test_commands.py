@@ -126,7 +126,9 @@ def test_the_table_has_a_line_a_job():
 
     lines = run("broker_jobs", "list").splitlines()
 
-    assert lines[0].split() == ["ID", "TYPE", "QUEUE", "TENANT", "STATUS", "ATTEMPTS", "CREATED", "ERROR"]
+    assert lines[0].split() == [
+        "ID", "TYPE", "QUEUE", "TENANT", "GROUP", "STATUS", "ATTEMPTS", "CREATED", "ERROR",
+    ]  # fmt: skip
     assert str(job) in lines[1]
     assert "boom" in lines[1]
 

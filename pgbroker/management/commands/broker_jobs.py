@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from pgbroker import control, reports
+from pgbroker import control, group_reports, reports
 from pgbroker.bodies import Reference
 from pgbroker.errors import JobNotFound
 from pgbroker.lifecycle.cancel import cancel_many
@@ -57,6 +57,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
 
         one = actions.add_parser("list", help="List jobs, newest first, a page at a time.")
         self._add_filters(one, statuses=list(reports.STATUSES))
+        one.add_argument("--group", metavar="NAME", help="Only of this run group, by its name or its id.")
         one.add_argument("--limit", metavar="N", default=LIMIT, help=f"Jobs to list, at most {LIMIT_MAX}.")
         one.add_argument("--after", metavar="ID", help="Go on after this job, the last of the page before.")
 
@@ -114,6 +115,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
         after = arguments.job_id("after")
         return {
             **self._filters(arguments),
+            "group": arguments.text("group"),
             "limit": arguments.whole("limit", 1, LIMIT_MAX, LIMIT),
             "after": after,
         }
@@ -129,7 +131,10 @@ broker_jobs redrive --type shop.send_invoice --dry-run
 
     def do_list(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         queue_id, type_id = control.resolve(asked["queue"], asked["job_type"], using=alias)
+        name = asked["group"]
+        group = group_reports.find_group(name, using=alias) if name is not None else None
         jobs = reports.list_jobs(
+            group_id=group.id if group else None,
             queue_id=queue_id,
             type_id=type_id,
             status=asked["status"],
@@ -143,7 +148,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             listed = [{**each._asdict(), "status": Status(each.status).label} for each in jobs]
             self.stdout.write(as_json({"jobs": listed, "next": jobs[-1].id if more else None}))
             return
-        headings = ("id", "type", "queue", "tenant", "status", "attempts", "created", "error")
+        headings = ("id", "type", "queue", "tenant", "group", "status", "attempts", "created", "error")
         self.stdout.write(
             table(
                 headings,
@@ -153,6 +158,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
                         each.job_type,
                         each.queue,
                         each.tenant_id,
+                        each.run_group,
                         Status(each.status).label,
                         f"{each.attempt_count}/{each.max_attempts}",
                         each.created_at,
