@@ -20,6 +20,7 @@ class EnqueuedJob:
 
     *arguments* are those its handler would get, by the names of its parameters and in their types. Where the
     handler is not known here, or does not take what is stored, they are JSON, those by position as `args[0]`.
+    *group* is the name of the run group that the job is in, *name* its own name there.
     """
 
     id: UUID
@@ -35,6 +36,8 @@ class EnqueuedJob:
     tags: tuple[str, ...]
     idempotency_key: str | None
     correlation_id: str | None
+    group: str | None
+    name: str | None
 
     def __str__(self) -> str:
         when = self.status.label
@@ -42,6 +45,8 @@ class EnqueuedJob:
             when = f"scheduled for {self.run_after:%Y-%m-%d %H:%M:%S%z}"
         of = "" if self.tenant_id == "default" else f", tenant {self.tenant_id}"
         of += f", tags {', '.join(self.tags)}" if self.tags else ""
+        of += f", group {self.group}" if self.group is not None else ""
+        of += f", name {self.name}" if self.name is not None else ""
         return f"{self.job_type}{called(self.arguments)}: {when}, queue {self.queue}, priority {self.priority}{of}"
 
 
@@ -57,11 +62,14 @@ class Wanted:
     tolerance: timedelta = _AT_ONCE
     tenant: str | None = None
     tags: tuple[str, ...] = ()
+    group: str | None = None
+    name: str | None = None
 
     def __str__(self) -> str:
         subject = "a job of any type" if self.job_type is None else self.job_type
         told = [f"{subject}{called(self.arguments) if self.arguments else ''}"]
         named = {"queue": self.queue, "priority": self.priority, "tenant": self.tenant}
+        named |= {"group": self.group, "name": self.name}
         told += [f"{name} {value}" for name, value in named.items() if value is not None]
         if self.tags:
             told.append(f"tags {', '.join(self.tags)}")
@@ -96,6 +104,8 @@ def differences(wanted: Wanted, job: EnqueuedJob) -> list[str]:
                 ("queue", job.queue, wanted.queue),
                 ("priority", job.priority, wanted.priority),
                 ("tenant", job.tenant_id, wanted.tenant),
+                ("group", job.group, wanted.group),
+                ("name", job.name, wanted.name),
             )
             if want is not None and want != is_
         ),

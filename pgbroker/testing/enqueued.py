@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import UUID
 
 from django.db import connections
+from django.db.models import OuterRef, Subquery
 
+from pgbroker import models
 from pgbroker.backend import PgBrokerBackend
 from pgbroker.bodies import Reference
 from pgbroker.compat import Task
 from pgbroker.conf import settings
 from pgbroker.errors import (
+    GroupNotFound,
     InvalidArgument,
     InvalidOption,
     UndecodableArgument,
@@ -27,12 +30,15 @@ from pgbroker.payload import decode, refuse_unknown
 from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.plain_json import Refused, Walk
 from pgbroker.policy.values import instant, whole
+from pgbroker.references import GroupRef, checked_name, group_name_of
 from pgbroker.registry import JobTask, JobType, names, types
 from pgbroker.states import Status
 from pgbroker.tenancy import checked_tenant, scope_all
 from pgbroker.testing.differences import EnqueuedJob, Wanted, differences, most_similar_first, shown
 
 if TYPE_CHECKING:
+    from pgbroker.groups import RunGroup
+
     AnyTask = Task[..., Any]
 
 # Live, and nobody runs it.
@@ -52,7 +58,8 @@ class Filters(TypedDict, total=False):
     *args* and *kwargs* are some of its arguments, in the types that its handler takes. A parameter that was not
     given has its default; a matcher such as `unittest.mock.ANY` is asked whether it is equal. *run_after* is an
     aware datetime, or a timedelta since the job was enqueued (zero: at once), and may differ by *tolerance*,
-    5 seconds by default. *tags* are some of its tags. Without *tenant* jobs of all tenants are looked at.
+    5 seconds by default. *tags* are some of its tags. *group* is the run group it is in, by its name or as a handle,
+    and *name* its own name there. Without *tenant* jobs of all tenants are looked at.
     """
 
     args: Sequence[Any]
@@ -63,6 +70,8 @@ class Filters(TypedDict, total=False):
     tolerance: timedelta
     tenant: str
     tags: Sequence[str]
+    group: "RunGroup | GroupRef | str"
+    name: str
     using: str | None
 
 
@@ -71,8 +80,8 @@ def all_enqueued(job: "AnyTask | str | None" = None, **filters: Unpack[Filters])
     List the jobs that are yet to run and match, oldest first; without filters, all of them.
 
     *job* is a task or the name of a job type. Filters: args, kwargs, queue, priority, run_after, tolerance,
-    tenant, tags, using. A filter that nothing can match, such as a queue that is not there or an argument of a wrong
-    type, raises the error that enqueueing it would raise.
+    tenant, tags, group, name, using. A filter that nothing can match, such as a queue that is not there or an
+    argument of a wrong type, raises the error that enqueueing it would raise.
     """
     return _matching(_wanted(job, **filters), filters.get("using"))
 
@@ -137,6 +146,8 @@ def _wanted(
     tolerance: timedelta = TOLERANCE,
     tenant: str | None = None,
     tags: Sequence[str] = (),
+    group: "RunGroup | GroupRef | str | None" = None,
+    name: str | None = None,
     using: str | None = None,
 ) -> Wanted:
     alias = using or settings().DATABASES[0]
@@ -154,7 +165,25 @@ def _wanted(
         tolerance=tolerance,
         tenant=None if tenant is None else checked_tenant(tenant),
         tags=checked_tags("tags", tags),
+        group=None if group is None else _known_group(group, tenant, alias),
+        name=None if name is None else checked_name("name", name),
     )
+
+
+def _known_group(group: "RunGroup | GroupRef | str", tenant: str | None, alias: str) -> str:
+    wanted = group_name_of("group", group)
+    with scope_all():
+        rows = models.RunGroup._base_manager.using(alias)
+        if tenant is not None:
+            rows = rows.filter(tenant_id=tenant)
+        if not rows.filter(name=wanted).exists():
+            # The newest alone: what the test has made.
+            known = rows.order_by("-created_at").values_list("name", flat=True)[:SHOWN]
+            there = (
+                f"The newest there are: {', '.join(map(repr, known))}." if known else "There is none at all."
+            )
+            raise GroupNotFound(f"there is no run group {wanted!r}", cure=there)
+    return wanted
 
 
 def _type_of(job: "AnyTask | str", alias: str) -> tuple[str, JobType | None]:
@@ -207,10 +236,12 @@ def _refuse_impossible(handler: JobType, name: str, value: Any) -> None:
 
 def _rows(using: str | None) -> Any:
     alias = using or settings().DATABASES[0]
-    return Job._base_manager.using(alias).select_related("queue", "job_type", "payload")
+    groups = models.RunGroup._base_manager.using(alias).filter(id=OuterRef("run_group_id"))
+    rows = Job._base_manager.using(alias).select_related("queue", "job_type", "payload")
+    return rows.annotate(group_name=Subquery(groups.values("name")))
 
 
-def _enqueued(row: Job) -> EnqueuedJob:
+def _enqueued(row: Any) -> EnqueuedJob:
     # A row that a test made by hand may have none.
     payload = getattr(row, "payload", None) or JobPayload()
     stored = payload.args
@@ -231,6 +262,8 @@ def _enqueued(row: Job) -> EnqueuedJob:
         tags=tuple(payload.tags or ()),
         idempotency_key=payload.idempotency_key,
         correlation_id=payload.correlation_id,
+        group=row.group_name,
+        name=row.name,
     )
 
 

@@ -10,12 +10,14 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from pgbroker import JobContext, job, tenant_context
+from pgbroker import JobContext, job, models, registry, run_group, schedule, tenant_context
 from pgbroker.errors import (
+    GroupNotFound,
     InvalidArgument,
     InvalidOption,
     InvalidTenant,
@@ -23,6 +25,10 @@ from pgbroker.errors import (
     UnknownQueue,
 )
 from pgbroker.lifecycle.enqueue import enqueue_rows
+from pgbroker.references import GroupRef
+from pgbroker.schedules import operate
+from pgbroker.schedules.declare import declarations
+from pgbroker.schedules.sync import sync
 from pgbroker.states import Status
 from pgbroker.testing import EnqueuedJob, age, all_enqueued, assert_enqueued, refute_enqueued, run_jobs
 from tests.support.jobs import queue_id, type_id
@@ -192,6 +198,94 @@ class TestWhatMatches(TestCase):
         assert text.startswith(
             "2 jobs are yet to run, not 1, and match tests.shop.close:\n  tests.shop.close(): ready"
         )
+
+
+class TestGroups(TestCase):
+    def test_a_job_is_found_by_its_run_group_and_its_name_there(self) -> None:
+        with run_group("import") as imported:
+            imported.enqueue(send_receipt.bind(1), name="first")
+            imported.enqueue(send_receipt.bind(2))
+        with run_group("other"):
+            close.options(group="other", name="first").enqueue()
+        send_receipt.enqueue(3)
+
+        for group in ("import", imported, GroupRef("import")):
+            assert [each.arguments["order_id"] for each in assert_enqueued(send_receipt, group=group)] == [
+                1,
+                2,
+            ]
+        (first,) = assert_enqueued(group="import", name="first")
+        assert (first.group, first.name) == ("import", "first")
+        assert {each.group for each in all_enqueued(name="first")} == {"import", "other"}
+        refute_enqueued(close, group="import")
+        refute_enqueued(send_receipt, name="second")
+        assert [(each.group, each.name) for each in all_enqueued(send_receipt, args=[3])] == [(None, None)]
+
+    def test_what_a_tick_of_a_schedule_makes_is_in_the_group_of_the_tick(self) -> None:
+        registry.synchronise(using="default")
+        self.addCleanup(declarations.forget, "refresh")
+        schedule(
+            "refresh",
+            [close.bind(), send_receipt.options(name="receipt").bind(7)],
+            cron="0 2 * * *",
+            timezone="UTC",
+            group={"tolerate": 1},
+        )
+        sync(using="default")
+
+        made = operate.run_now("refresh")
+
+        found = all_enqueued()
+        assert len({each.group for each in found}) == 1
+        (group,) = {each.group for each in found}
+        assert models.RunGroup.objects.get(id=made.run_group_id).name == group
+        assert_enqueued(send_receipt, group=group, name="receipt", count=1)
+
+    def test_groups_of_all_tenants_are_looked_at_unless_one_is_named(self) -> None:
+        with tenant_context("acme"), run_group("import") as theirs:
+            theirs.enqueue(close.bind())
+
+        assert [each.tenant_id for each in assert_enqueued(close, group="import")] == ["acme"]
+        assert_enqueued(close, group="import", tenant="acme")
+        with pytest.raises(GroupNotFound):
+            refute_enqueued(close, group="import", tenant="globex")
+
+    def test_a_failure_tells_the_group_and_the_name(self) -> None:
+        with run_group("import") as imported:
+            imported.enqueue(close.bind(), name="last")
+        with run_group("other"):
+            pass
+
+        text = failure(job=close, group="other", name="first")
+
+        assert "matches tests.shop.close, group other, name first." in text
+        assert "tests.shop.close(): ready, queue default, priority 10, group import, name last" in text
+        assert "      group is 'import', not 'other'\n      name is 'last', not 'first'" in text
+
+    def test_a_group_that_is_not_there_is_an_error_that_tells_which_are(self) -> None:
+        with pytest.raises(GroupNotFound, match=r"no run group 'import'\. There is none at all\."):
+            refute_enqueued(close, group="import")
+        with run_group("import-2026"):
+            pass
+        with pytest.raises(
+            GroupNotFound, match=r"no run group 'import'\. The newest there are: 'import-2026'\."
+        ):
+            assert_enqueued(close, group="import")
+        with pytest.raises(InvalidOption, match="group is a int"):
+            refute_enqueued(close, group=7)  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match="name has 0 characters"):
+            refute_enqueued(close, name="")
+
+    def test_the_names_of_groups_cost_no_query_of_their_own(self) -> None:
+        with run_group("import") as imported:
+            for _ in range(20):
+                imported.enqueue(close.bind())
+
+        with CaptureQueriesContext(connection) as queries:
+            assert_enqueued(close, group="import", count=20)
+
+        # Whether it is there, and the one that lists the jobs.
+        assert len([each for each in queries if "run_group" in each["sql"]]) == 2
 
 
 class TestWhatNothingCanMatch(TestCase):
