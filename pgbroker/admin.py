@@ -46,9 +46,10 @@ from pgbroker.group_pages import describe_links, describe_preview
 from pgbroker.group_reports import preview_cancel, read_links
 from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.clock import database_time
-from pgbroker.lifecycle.retry import retry_many
+from pgbroker.lifecycle.retry import Retried, retry_many
 from pgbroker.lifecycle.unblock import unblock_many
 from pgbroker.models import Job
+from pgbroker.obstacle_links import tell_obstacles
 from pgbroker.pages import describe_job
 from pgbroker.states import LIVE, RETRYABLE, Status
 from pgbroker.tenancy import current_tenant
@@ -201,8 +202,8 @@ class JobAdmin(LookOnly):
             "retried": "ready again",
             "unchanged": "left alone: not failed, dead-lettered or cancelled",
             "key_held_by_newer_job": "left alone: a newer job holds the idempotency key",
-            "prerequisite_failed": "left alone: coming back when the prerequisite is retried",
         })  # fmt: skip
+        self._tell_barred(request, answers)
 
     def _confirm_cancel(self, request: HttpRequest, ids: Sequence[UUID], back: str) -> HttpResponse | None:
         """Show what would be cancelled; with the confirmation do it and return None."""
@@ -241,6 +242,10 @@ class JobAdmin(LookOnly):
         if missing := len(ids) - len(answers):
             self.message_user(request, f"{missing} not found in tenant {current_tenant()}.", messages.WARNING)
 
+    def _tell_barred(self, request: HttpRequest, answers: Sequence[Retried]) -> None:
+        for told in tell_obstacles(answers, using=broker_alias()):
+            self.message_user(request, told, messages.WARNING)
+
     def redrive_view(self, request: HttpRequest) -> HttpResponse:
         """Say how many ended jobs match, then retry them, at most REDRIVE_MAX at once."""
         if not self.has_retry_permission(request):
@@ -265,6 +270,7 @@ class JobAdmin(LookOnly):
         self._tell(request, [each.job_id for each in answers], answers, {
             "retried": "ready again", "key_held_by_newer_job": "left alone: a newer job holds the idempotency key",
         })  # fmt: skip
+        self._tell_barred(request, answers)
         if not answers:
             self.message_user(request, "No job matched any more.", messages.WARNING)
         return redirect("admin:pgbroker_job_changelist")

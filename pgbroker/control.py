@@ -30,6 +30,7 @@ from pgbroker.lifecycle.delete_queue import queue_reference
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
 from pgbroker.lifecycle.unblock import Unblocked, unblock_many
+from pgbroker.obstacles import find_obstacle
 from pgbroker.options import checked_tag
 from pgbroker.policy.values import duration as checked_duration
 from pgbroker.policy.values import remark, whole
@@ -133,8 +134,12 @@ def retry(job: UUID | str | HasId, *, attempts: int = 1, using: str | None = Non
             cure="Open or enqueue that first, then retry the job; or enqueue the job anew without it.",
         )
     if answer.outcome == "prerequisite_failed":
+        obstacle = find_obstacle(answer, using=alias)
         raise PrerequisiteFailed(
-            f"job {job_id} waits for {answer.holder_id}, which has ended without success"
+            f"job {job_id} is not retried: {obstacle.words}",
+            cure=f"Retry that first ({obstacle.cure}): what waited for it comes back by itself."
+            if obstacle.label
+            else "Enqueue the job anew without it.",
         )
     wake_queues([answer], using=alias)
     return answer

@@ -1,5 +1,6 @@
 """The admin of run groups: progress, the graph of what waits for what, retry of what failed, cancel with a preview."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -31,7 +32,10 @@ from pgbroker.changelists import (
 from pgbroker.forms import ReasonForm
 from pgbroker.group_pages import LIST_BAR_WIDTH, describe_group, describe_preview, draw_bar
 from pgbroker.group_reports import GroupLine
+from pgbroker.lifecycle.retry import Retried
 from pgbroker.models import RunGroup
+from pgbroker.obstacle_links import link_to, tell_obstacles
+from pgbroker.obstacles import obstacle_at
 from pgbroker.states import GroupState, Status
 from pgbroker.tenancy import current_tenant
 
@@ -167,27 +171,34 @@ class RunGroupAdmin(LookOnly):
 
     def _retry(self, request: HttpRequest, groups: Sequence[GroupLine]) -> None:
         for group in groups:
-            outcomes: dict[UUID, str] = {}
+            answers: dict[UUID, Retried] = {}
             # Of a cancelled group all members were meant, of another one those that were cancelled are left.
             cancelled = group.state == GroupState.CANCELLED
             for page in group_control.retry_failed_pages(
                 group.id, cancelled=cancelled, limit=RETRY_MAX, using=broker_alias()
             ):
-                outcomes |= {each.job_id: each.outcome for each in page}
-            retried = list(outcomes.values()).count("retried")
-            if retried:
+                answers |= {each.job_id: each for each in page}
+            counts = Counter(each.outcome for each in answers.values())
+            if retried := counts["retried"]:
                 self._log_group(request, group, f"Retried {retried} jobs.")
                 told = f"{jobs(retried)} of {group.name} live again. What was cancelled because of them comes back."
                 self.message_user(request, told, messages.SUCCESS)
-            for outcome, why in (
-                ("key_held_by_newer_job", "a newer job holds the idempotency key"),
-                ("prerequisite_failed", "a prerequisite outside of the group has to be retried first"),
-            ):
-                if left := list(outcomes.values()).count(outcome):
-                    told = f"{jobs(left)} of {group.name} left alone: {why}."
-                    self.message_user(request, told, messages.WARNING)
-            if not outcomes:
-                self.message_user(request, f"Nothing in {group.name} failed by itself.", messages.WARNING)
+            if left := counts["key_held_by_newer_job"]:
+                told = f"{jobs(left)} of {group.name} left alone: a newer job holds the idempotency key."
+                self.message_user(request, told, messages.WARNING)
+            for told in tell_obstacles(answers.values(), of=f" of {group.name}", using=broker_alias()):
+                self.message_user(request, told, messages.WARNING)
+            if not answers:
+                self.message_user(request, self._why_nothing(group), messages.WARNING)
+
+    def _why_nothing(self, group: GroupLine) -> str:
+        """Say why there was nothing to retry in a group: it may have failed because of what it waited for."""
+        bad = None
+        if group.state == GroupState.FAILED:
+            bad = group_reports.find_bad_prerequisite(group.id, using=broker_alias())
+        if bad is None:
+            return f"Nothing in {group.name} failed by itself."
+        return format_html("{} is failed: {}", group.name, link_to(obstacle_at(bad, using=broker_alias())))
 
     def _confirm_cancel(self, request: HttpRequest, ids: Sequence[UUID], back: str) -> HttpResponse | None:
         """Show what would be cancelled and what goes along; with the confirmation do it and return None."""

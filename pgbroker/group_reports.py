@@ -119,6 +119,14 @@ def _cure_of_unknown(name: str, *, using: str) -> str:
     return f"{meant}Look at the tenant, and at what there is: broker_groups list"
 
 
+def find_bad_prerequisite(group_id: UUID, *, using: str) -> UUID | None:
+    """Find a prerequisite of a group that ended badly, so that no member of the group is in the group's way."""
+    for each in read_links(group_id, using=using).prerequisites:
+        if each.id is not None and each.outcome > Status.COMPLETED and each.satisfied_at is None:
+            return each.id
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class MemberCounts:
     """How many members of a group have which status; a count of BOUND means that many or more."""

@@ -1,33 +1,79 @@
 """What is in the way of a retry, by kind and name, and the command that clears it."""
 
 import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
 from uuid import UUID
 
-from pgbroker import group_reports, reports
+from pgbroker.lifecycle.find_group import identify_group
+from pgbroker.lifecycle.look import look
 from pgbroker.lifecycle.retry import Retried
 from pgbroker.states import Status
 
 
-def obstacle_of(answer: Retried, *, using: str) -> str:
-    """Say what keeps a job from its retry, which was refused with prerequisite_failed, and what to do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """
+    What keeps a job, or a run group, from its retry.
+
+    *words* name it, *cure* is the command that clears it, or what else to do. *job_id* or *group_id* is what has to be
+    retried first, where that is there; *label* what it is called.
+    """
+
+    words: str
+    cure: str
+    job_id: UUID | None = None
+    group_id: UUID | None = None
+    label: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.words}: {self.cure}"
+
+
+def find_obstacles(answers: Iterable[Retried], *, using: str) -> dict[UUID, Obstacle]:
+    """Find what is in the way of each job whose retry was refused with prerequisite_failed; of many it is often one."""
+    known: dict[tuple[UUID | None, str | None], Obstacle] = {}
+    found = {}
+    for answer in answers:
+        if answer.outcome != "prerequisite_failed":
+            continue
+        key = (answer.holder_id, answer.missing)
+        if key not in known:
+            known[key] = find_obstacle(answer, using=using)
+        found[answer.job_id] = known[key]
+    return found
+
+
+def find_obstacle(answer: Retried, *, using: str) -> Obstacle:
+    """Find what keeps a job from its retry, which was refused with prerequisite_failed."""
     if answer.holder_id is None:
-        return f"it waits for {answer.missing}, which is not there: open or enqueue that first"
-    return cure_of(answer.holder_id, using=using)
+        return Obstacle(
+            words=f"it waits for {answer.missing}, which is not there", cure="open or enqueue that first"
+        )
+    return obstacle_at(answer.holder_id, using=using)
 
 
-def cure_of(prerequisite_id: UUID, *, using: str) -> str:
-    """Name a prerequisite that ended badly, and the command that makes it live again: of a job that of its cause."""
-    groups = group_reports.read_groups([prerequisite_id], using=using)
-    if groups:
-        name = groups[0].name
-        return f"its prerequisite, run group {name}, is {groups[0].label}: broker_groups retry {shlex.quote(name)}"
-    story = reports.read_story(prerequisite_id, using=using)
-    if story is None:
-        return f"its prerequisite {prerequisite_id} is not there any more"
-    job = story.job
+def obstacle_at(prerequisite_id: UUID, *, using: str) -> Obstacle:
+    """Name a prerequisite that ended badly, and what makes it live again: of a job that of its cause."""
+    group = identify_group(prerequisite_id, using=using)
+    if group is not None:
+        return Obstacle(
+            words=f"its prerequisite, run group {group.name}, is {group.state.label}",
+            cure=f"broker_groups retry {shlex.quote(group.name)}",
+            group_id=prerequisite_id,
+            label=f"run group {group.name}",
+        )
+    job = look(prerequisite_id, using=using)
+    if job is None:
+        return Obstacle(
+            words=f"its prerequisite {prerequisite_id} is not there any more",
+            cure="enqueue it anew without that",
+        )
     cause = job.cause_id if job.reason_code == "prerequisite_failed" and job.cause_id else job.id
     because = "" if cause == job.id else f" because of job {cause}"
-    return (
-        f"its prerequisite, job {job.id} ({job.job_type}), is {Status(job.status).label}{because}: "
-        f"broker_jobs retry {cause}"
+    return Obstacle(
+        words=f"its prerequisite, job {job.id} ({job.job_type}), is {Status(job.status).label}{because}",
+        cure=f"broker_jobs retry {cause}",
+        job_id=cause,
+        label=f"job {cause}",
     )

@@ -1,9 +1,10 @@
-"""find_group: look up a run group, by its name or by a member, and change nothing."""
+"""find_group: look up a run group, by its name, its id or a member, and change nothing."""
 
 from typing import NamedTuple
 from uuid import UUID
 
 from pgbroker import db
+from pgbroker.states import GroupState
 
 
 class FoundGroup(NamedTuple):
@@ -17,6 +18,19 @@ def find_group(name: str, *, using: str | db.Session = "default") -> FoundGroup 
     """Find the run group of that name in the current tenant."""
     found = db.fetch("find_group", {"name": name}, lambda values: FoundGroup(values[0], name), using=using)
     return found[0] if found else None
+
+
+class GroupOfId(NamedTuple):
+    """What a run group is called, and how it stands."""
+
+    name: str
+    state: GroupState
+
+
+def identify_group(group_id: UUID, *, using: str | db.Session = "default") -> GroupOfId | None:
+    """Tell which run group of the current tenant has this id; None where none has."""
+    found = db.fetch("identify_group", {"group_id": group_id}, GroupOfId._make, using=using)
+    return found[0]._replace(state=GroupState(found[0].state)) if found else None
 
 
 class GroupOfAttempt(NamedTuple):

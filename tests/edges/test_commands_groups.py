@@ -314,7 +314,7 @@ def test_a_retry_takes_what_failed_and_the_rest_comes_back():
     answer = read("broker_groups", "retry", "import")
     passes()
 
-    assert answer == {"id": str(made), "retried": 1, "refused": {}}
+    assert answer == {"id": str(made), "retried": 1, "refused": {}, "why": []}
     assert (status(good), status(bad), status(along)) == (Status.COMPLETED, Status.READY, Status.WAITING)
     assert group(made).state == GroupState.SEALED
 
@@ -370,7 +370,7 @@ def test_a_retry_of_a_cancelled_group_takes_all_pages_and_what_was_in_the_way_of
     answer = read("broker_groups", "retry", "import")
     passes()
 
-    assert answer == {"id": str(made), "retried": 5, "refused": {}}
+    assert answer == {"id": str(made), "retried": 5, "refused": {}, "why": []}
     assert [status(each) for each in ids] == [Status.WAITING] * 4 + [Status.READY]
 
 

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from pgbroker import group_control, group_reports
 from pgbroker.errors import GroupNotFound
 from pgbroker.group_reports import GroupLine
+from pgbroker.lifecycle.retry import Retried
 from pgbroker.lifecycle.seal_group import seal_group
 from pgbroker.management import exits
 from pgbroker.management.arguments import (
@@ -33,10 +34,12 @@ from pgbroker.management.group_output import (
     text_of_preview,
 )
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
-from pgbroker.obstacles import cure_of
+from pgbroker.obstacles import find_obstacles, obstacle_at
 from pgbroker.states import GroupState, Status
 
 LIMIT, LIMIT_MAX = 50, 1000
+# What is in the way of members, each told once.
+WHY_MAX = 20
 
 
 class Command(BaseCommand):
@@ -251,27 +254,30 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
         group: GroupLine = asked.pop("group")
         asked["cancelled"] = asked["cancelled"] or group.state == GroupState.CANCELLED
         progress = group_reports.count_members([group.id], using=alias)[group.id]
-        answers: dict[UUID, str] = {}
+        answers: dict[UUID, Retried] = {}
         line = Progress(self.stderr, total=progress.bad, what="jobs")
         for page in group_control.retry_failed_pages(group.id, **asked, using=alias):
-            answers |= {each.job_id: each.outcome for each in page}
+            answers |= {each.job_id: each for each in page}
             line.tell(len(answers))
         line.end()
-        counts = Counter(answers.values())
+        counts = Counter(each.outcome for each in answers.values())
         retried = counts.pop("retried", 0)
         left = sum(counts.values())
+        why = list(dict.fromkeys(map(str, find_obstacles(answers.values(), using=alias).values())))
         if json_wanted:
-            self.stdout.write(as_json({"id": group.id, "retried": retried, "refused": dict(counts)}))
+            report = {"id": group.id, "retried": retried, "refused": dict(counts), "why": why}
+            self.stdout.write(as_json(report))
         else:
             refused = f" {left} left alone: {', '.join(sorted(counts))}." if left else ""
             self.stdout.write(f"{jobs(retried)} of {harmless(group.name)} live again.{refused}")
+            for each in why[:WHY_MAX]:
+                self.stdout.write(harmless(f"In the way: {each}"))
         if not answers and group.state == GroupState.FAILED:
             # No member is in its own way.
-            links = group_reports.read_links(group.id, using=alias).prerequisites
-            bad = [each for each in links if each.outcome > Status.COMPLETED and each.satisfied_at is None]
-            if bad and bad[0].id:
+            bad = group_reports.find_bad_prerequisite(group.id, using=alias)
+            if bad is not None:
                 raise CommandError(
-                    f"{harmless(group.name)} is failed: {harmless(cure_of(bad[0].id, using=alias))}",
+                    f"{harmless(group.name)} is failed: {harmless(str(obstacle_at(bad, using=alias)))}",
                     returncode=exits.ERROR,
                 )
         if left:

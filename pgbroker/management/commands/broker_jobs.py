@@ -28,7 +28,7 @@ from pgbroker.management.arguments import (
 )
 from pgbroker.management.asking import ask, consent
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
-from pgbroker.obstacles import obstacle_of
+from pgbroker.obstacles import find_obstacles
 from pgbroker.states import RETRYABLE, Status
 
 LIMIT, LIMIT_MAX = 50, 1000
@@ -245,11 +245,7 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             "unchanged": "only failed, dead_letter and cancelled jobs are retried",
             "key_held_by_newer_job": "a newer job holds its idempotency key: {holder_id}",
         }
-        barred = {
-            each.job_id: obstacle_of(each, using=alias)
-            for each in answers
-            if each.outcome == "prerequisite_failed"
-        }
+        barred = {job_id: str(each) for job_id, each in find_obstacles(answers, using=alias).items()}
         self._tell_outcomes(
             asked["ids"], answers, why, done={"retried"}, json_wanted=json_wanted, said=barred
         )
@@ -307,7 +303,8 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             self.stdout.write(as_json({"jobs": told}))
         else:
             headings = ("id", "outcome", status, "why")
-            self.stdout.write(table(headings, (tuple(each.values()) for each in told)))
+            # Not cut: at the end of why stands what to type next.
+            self.stdout.write(table(headings, (tuple(each.values()) for each in told), cut=False))
         left = [each for each in told if each["outcome"] not in done]
         if left:
             raise CommandError(f"{len(left)} of {len(ids)} jobs left as they are.", returncode=exits.ERROR)
