@@ -32,10 +32,12 @@ from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
 from pgbroker.lifecycle.unblock import Unblocked, unblock_many
 from pgbroker.obstacles import find_obstacle
 from pgbroker.options import checked_tag
+from pgbroker.policy.job_facts import upper
 from pgbroker.policy.values import duration as checked_duration
 from pgbroker.policy.values import remark, whole
 from pgbroker.policy.why_not_running import Explanation
 from pgbroker.references import AnyPrerequisite, CallRef, HasId, as_json, checked_policy, references_of
+from pgbroker.registry import names
 from pgbroker.states import Status
 from pgbroker.tenancy import checked_tenant
 from pgbroker.wakeups import tell_freed, wake_after_commit
@@ -128,18 +130,13 @@ def retry(job: UUID | str | HasId, *, attempts: int = 1, using: str | None = Non
             job_id=job_id,
             holder_id=answer.holder_id,
         )
-    if answer.outcome == "prerequisite_failed" and answer.missing and not answer.holder_id:
-        raise PrerequisiteFailed(
-            f"job {job_id} waits for {answer.missing}, which is not there",
-            cure="Open or enqueue that first, then retry the job; or enqueue the job anew without it.",
-        )
     if answer.outcome == "prerequisite_failed":
         obstacle = find_obstacle(answer, using=alias)
         raise PrerequisiteFailed(
             f"job {job_id} is not retried: {obstacle.words}",
             cure=f"Retry that first ({obstacle.cure}): what waited for it comes back by itself."
             if obstacle.label
-            else "Enqueue the job anew without it.",
+            else f"{upper(obstacle.cure)}, then retry the job; or enqueue the job anew without it.",
         )
     wake_queues([answer], using=alias)
     return answer
@@ -244,7 +241,7 @@ def resolve(queue: str | None, job_type: str | None, *, using: str) -> tuple[int
     if job_type is not None:
         type_id = type_ids([job_type], using=using).get(job_type)
         if type_id is None:
-            raise UnknownJobType(job_type)
+            raise UnknownJobType(job_type, names())
     return queue_id, type_id
 
 
@@ -320,7 +317,7 @@ def pause(
     )
     if made is None:
         if queue is None:
-            raise UnknownJobType(job_type or "")
+            raise UnknownJobType(job_type or "", names())
         raise UnknownQueue(queue, [each.name for each in list_queues(using=using or settings().DATABASES[0])])
     return made[1]
 

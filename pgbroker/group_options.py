@@ -43,6 +43,11 @@ def group_options(
 
 
 def _tolerance(tolerate: int | str) -> dict[str, Any]:
+    if isinstance(tolerate, float):
+        share = f"{tolerate * 100:g}" if 0 < tolerate < 1 else "5"
+        raise InvalidOption(
+            "tolerate", f"is {tolerate!r}", f'Give a whole number of members, or a share as text: "{share}%".'
+        )
     if isinstance(tolerate, str):
         said = _PERCENT(tolerate)
         if said is None or float(said[1]) > 100:

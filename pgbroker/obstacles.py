@@ -47,8 +47,12 @@ def find_obstacles(answers: Iterable[Retried], *, using: str) -> dict[UUID, Obst
 def find_obstacle(answer: Retried, *, using: str) -> Obstacle:
     """Find what keeps a job from its retry, which was refused with prerequisite_failed."""
     if answer.holder_id is None:
+        is_job = (answer.missing or "").startswith("job ")
         return Obstacle(
-            words=f"it waits for {answer.missing}, which is not there", cure="open or enqueue that first"
+            words=f"it waits for {answer.missing}, which is not there",
+            cure="enqueue that first, with .options(group=..., name=...)"
+            if is_job
+            else "open that first, with run_group(...)",
         )
     return obstacle_at(answer.holder_id, using=using)
 
@@ -67,7 +71,7 @@ def obstacle_at(prerequisite_id: UUID, *, using: str) -> Obstacle:
     if job is None:
         return Obstacle(
             words=f"its prerequisite {prerequisite_id} is not there any more",
-            cure="enqueue it anew without that",
+            cure="let a worker's upkeep repair that",
         )
     cause = job.cause_id if job.reason_code == "prerequisite_failed" and job.cause_id else job.id
     because = "" if cause == job.id else f" because of job {cause}"

@@ -333,7 +333,7 @@ def lookup(key: str) -> JobType:
     for job_type in known.values():
         if key in job_type.task.aliases:
             return job_type
-    raise UnknownJobType(key)
+    raise UnknownJobType(key, known)
 
 
 @overload

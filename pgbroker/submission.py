@@ -191,7 +191,7 @@ def refusal(row: Mapping[str, Any], answer: Enqueued) -> PgBrokerError | None:
             return UnknownQueue(row["queue"], {each.task.queue_name for each in types().values()})
         case "unknown_job_type":
             meant = _after(row) if (answer.detail or "").startswith("options.") else None
-            return UnknownJobType(meant or row["job_type"])
+            return UnknownJobType(meant or row["job_type"], types())
         case "idempotency_conflict":
             same_body = "different body" not in (answer.detail or "")
             return IdempotencyConflict(row["idempotency_key"], answer.job_id, same_body=same_body)

@@ -190,9 +190,12 @@ class UnknownJobType(PgBrokerError):
 
     code = "unknown_job_type"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        close = get_close_matches(name, known, n=1)
         super().__init__(
-            f"there is no job type {name!r}. Declare it with @job in jobs.py of an installed app, "
+            f"there is no job type {name!r}. "
+            + (f"Did you mean {close[0]!r}? " if close else "")
+            + "Declare it with @job in jobs.py of an installed app, "
             "and run migrate or start a worker.",
             job_type=name,
         )
@@ -247,7 +250,8 @@ class JobNotFound(PgBrokerError, LookupError):
 
     def __init__(self, job_id: Any) -> None:
         super().__init__(
-            f"there is no job {str(job_id)[:100]}. Look at the id and the tenant.", job_id=job_id
+            f"there is no job {str(job_id)[:100]}. Look at the id and the tenant: broker_jobs list tells both.",
+            job_id=job_id,
         )
         self.job_id = job_id
 

@@ -20,7 +20,7 @@ class GroupNotFound(DependencyError, LookupError):
     """This tenant has no run group of that name."""
 
     code = "group_not_found"
-    cure = "Open it first, with run_group(...), and look at the tenant."
+    cure = "Open it first, with run_group(name, seal=False), and seal it when all is added. Or look at the tenant."
 
 
 class GroupExists(DependencyError):

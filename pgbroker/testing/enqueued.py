@@ -201,7 +201,7 @@ def _type_of(job: "AnyTask | str", alias: str) -> tuple[str, JobType | None]:
     handler = names().get(job)
     if handler is None and not type_ids([job], using=alias):
         # A name that is mistyped is never enqueued, and could be refuted for ever.
-        raise UnknownJobType(job)
+        raise UnknownJobType(job, names())
     return (job if handler is None else handler.key), handler
 
 

@@ -114,9 +114,15 @@ def test_a_group_in_the_way_is_named_with_the_command_that_retries_it():
 
 
 def test_what_is_not_there_is_to_be_opened():
-    job = expired("tonight")
+    job, other = expired("tonight"), after({"group": "tonight", "job": "last", "within_seconds": 5})
+    deadlines_pass(other)
+    deferred()
 
-    assert "waits for run group tonight, which is not there. Open or enqueue that first" in refusal(job)
+    assert refusal(job) == (
+        f"job {job} is not retried: it waits for run group tonight, which is not there. "
+        "Open that first, with run_group(...), then retry the job; or enqueue the job anew without it."
+    )
+    assert "Enqueue that first, with .options(group=..., name=...), then" in refusal(other)
 
 
 def test_nothing_is_told_of_another_tenants_prerequisite():
@@ -156,7 +162,7 @@ def test_a_retry_of_a_group_names_what_is_in_the_way_of_its_members():
         )
 
     assert said.getvalue().splitlines()[1:] == [
-        f"In the way: it waits for run group {name}, which is not there: open or enqueue that first"
+        f"In the way: it waits for run group {name}, which is not there: open that first, with run_group(...)"
         for name in names
     ]
     assert len(json.loads(told.getvalue())["why"]) == 2
@@ -209,7 +215,7 @@ def test_an_action_tells_each_obstacle_once_and_not_too_many(root, monkeypatch):
     assert len(told) == 3
     assert told[0].startswith(f"2 jobs left alone: its prerequisite, job {first}")
     assert told[1].startswith("1 job left alone: it waits for run group ")
-    assert told[1].endswith(", which is not there: open or enqueue that first.")
+    assert told[1].endswith(", which is not there: open that first, with run_group(...).")
     assert told[2] == "2 jobs left alone because of others."
 
 

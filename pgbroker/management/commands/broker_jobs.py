@@ -287,7 +287,12 @@ broker_jobs redrive --type shop.send_invoice --dry-run
             each = by_id.get(job_id)
             if each is None:
                 told.append(
-                    {"id": job_id, "outcome": "job_not_found", "status": None, "why": "look at id and tenant"}
+                    {
+                        "id": job_id,
+                        "outcome": "job_not_found",
+                        "status": None,
+                        "why": "look at id and tenant: broker_jobs list",
+                    }
                 )
             else:
                 reason = said.get(job_id) or why.get(each.outcome, "").format(**each._asdict())

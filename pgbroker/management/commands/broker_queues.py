@@ -9,7 +9,7 @@ from pgbroker import control, reports
 from pgbroker.conf import settings
 from pgbroker.errors import InvalidOption, UnknownQueue
 from pgbroker.lifecycle.configure import configure_queue
-from pgbroker.lifecycle.declare import declare_queues
+from pgbroker.lifecycle.declare import declare_queues, list_queues
 from pgbroker.management import exits
 from pgbroker.management.arguments import (
     Arguments,
@@ -181,6 +181,8 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
         return {"queue": queue, "job_type": job_type, "tenant": tenant}
 
     def do_resume(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        # A name that is mistyped was never paused, and what was meant stays so.
+        control.resolve(asked["queue"], asked["job_type"], using=alias)
         ended = control.resume(**asked, using=alias)
         if json_wanted:
             self.stdout.write(as_json({**asked, "paused": False, "was_paused": ended}))
@@ -211,7 +213,7 @@ broker_queues set mail --lease-seconds 300 --ageing-seconds default
     def do_set(self, changes: dict[str, Any], json_wanted: bool, alias: str) -> None:
         changed = configure_queue(**changes, using=alias)
         if changed is None:
-            raise UnknownQueue(changes["name"])
+            raise UnknownQueue(changes["name"], [each.name for each in list_queues(using=alias)])
         if json_wanted:
             self.stdout.write(as_json(changed._asdict()))
         else:
