@@ -2,10 +2,10 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from django.core.management.base import CommandParser
@@ -38,9 +38,17 @@ class Keep(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFo
 
 
 def teach(parser: CommandParser, examples: str) -> None:
-    """Show *examples* at the end of `--help`."""
+    """
+    Show *examples* at the end of `--help`, a line each.
+
+    Where a command has actions, the help of each shows its own, and that of the command the first of each.
+    """
     parser.formatter_class = Keep
-    parser.epilog = "examples:\n" + "\n".join(f"  manage.py {line}" for line in examples.strip().splitlines())
+    parser.epilog = _written(examples.strip().splitlines())
+
+
+def _written(examples: Iterable[str]) -> str:
+    return "\n".join(["examples:", *(f"  manage.py {line}" for line in examples)])
 
 
 class ActionParser(CommandParser):
@@ -50,9 +58,15 @@ class ActionParser(CommandParser):
     They are read by a parser beside it. Its own flags stay what its help and the reference list.
     """
 
+    # By action, as they are typed after manage.py.
+    examples: ClassVar[Mapping[str, Sequence[str]]] = {}
+
     def __init__(self, **how: Any) -> None:
-        how.setdefault("epilog", "Django's flags (--settings, --verbosity and so on) may stand here too.")
-        super().__init__(**how)
+        *_, action = str(how["prog"]).split()
+        flags = "Django's flags (--settings, --verbosity and so on) may stand here too."
+        own = self.examples.get(action)
+        how.setdefault("epilog", f"{_written(own)}\n\n{flags}" if own else flags)
+        super().__init__(formatter_class=Keep, **how)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Read Django's flags out of *args*, the action's own from the rest."""
@@ -82,7 +96,18 @@ def _flags_of_django(parser: CommandParser) -> argparse.ArgumentParser:
 
 def add_actions(parser: CommandParser) -> Any:
     """Add the word after the command that chooses what it does; returns where parsers of actions are added."""
-    return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=ActionParser)
+    taught: dict[str, list[str]] = {}
+    for line in (parser.epilog or "").splitlines()[1:]:
+        _, command, action, *rest = line.split(maxsplit=3)
+        taught.setdefault(action, []).append(" ".join([command, action, *rest]))
+    if taught:
+        parser.epilog = _written(first for first, *_ in taught.values())
+
+    # Django takes a class, and nothing that makes one.
+    class TaughtParser(ActionParser):
+        examples = taught
+
+    return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=TaughtParser)
 
 
 def add_database(parser: CommandParser) -> None:

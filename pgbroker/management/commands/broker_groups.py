@@ -50,9 +50,13 @@ class Command(BaseCommand):
             parser,
             """
 broker_groups list --state failed
+broker_groups list --tenant acme --limit 200
 broker_groups show daily-import:2026-11-29
+broker_groups show daily-import:2026-11-29 --limit 1000 --format json
 broker_groups seal daily-import:2026-11-29
+broker_groups seal 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
 broker_groups retry daily-import:2026-11-29
+broker_groups retry daily-import:2026-11-29 --cancelled --attempts 3
 broker_groups cancel daily-import:2026-11-29 --dry-run
 broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
 """,

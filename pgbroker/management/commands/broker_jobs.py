@@ -44,13 +44,21 @@ class Command(BaseCommand):
             parser,
             """
 broker_jobs list --status dead_letter --queue mail
-broker_jobs list --tag customer:7
-broker_jobs list --format json --limit 200 --after 0199b0de-...
+broker_jobs list --group daily-import:2026-11-29 --status failed
+broker_jobs list --tag customer:7 --format json --limit 200 --after 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
 broker_jobs show 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
+broker_jobs show 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 --format json
 broker_jobs explain 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
-broker_jobs retry 0199b0de-... 0199b0df-... --attempts 3
-broker_jobs cancel 0199b0de-... --reason "wrong month"
+broker_jobs explain 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 --tenant acme
+broker_jobs retry 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
+broker_jobs retry 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 0199b0df-02b5-7c60-8a51-5d3e9f7b1c20 --attempts 3
+broker_jobs cancel 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
+broker_jobs cancel 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 0199b0df-02b5-7c60-8a51-5d3e9f7b1c20 --reason "wrong month"
+broker_jobs unblock 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
+broker_jobs unblock 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 0199b0df-02b5-7c60-8a51-5d3e9f7b1c20
 broker_jobs redrive --type shop.send_invoice --dry-run
+broker_jobs redrive --queue mail --error-code SMTPServerDisconnected --limit 1000
+broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
 """,
         )
         actions = add_actions(parser)

@@ -36,12 +36,18 @@ class Command(BaseCommand):
             parser,
             """
 broker_queues list
+broker_queues list --tenant acme --format json
+broker_queues create mail
 broker_queues create mail reports
 broker_queues delete mial
+broker_queues delete mial repots
 broker_queues pause --queue mail --for 2h --reason "provider is down"
 broker_queues pause --type shop.send_invoice
+broker_queues pause --queue mail --tenant acme
 broker_queues resume --queue mail
-broker_queues set mail --lease-seconds 300 --ageing-seconds default
+broker_queues resume --type shop.send_invoice
+broker_queues set mail --lease-seconds 300
+broker_queues set mail --lease-seconds default --ageing-seconds 30
 """,
         )
         actions = add_actions(parser)
