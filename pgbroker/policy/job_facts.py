@@ -45,6 +45,7 @@ class Facts(NamedTuple):
     prerequisite_count: int
     prerequisites: list[dict[str, Any]] | None
     deferred: list[dict[str, Any]] | None
+    expired: list[dict[str, Any]] | None
     workers: int
     draining: int
     slots: int

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pgbroker.policy.expired_reference import cure_of_expired, ids_of_expired, what_is_there
 from pgbroker.policy.job_facts import (
     Facts,
     because,
@@ -103,13 +104,11 @@ def _over(facts: Facts, status: Status) -> Explanation:
     if facts.reason_code == "prerequisite_failed":
         return _cancelled_along(facts, when)
     by = f" by {facts.by}" if facts.by else ""
-    cure = "Retry it if it is wanted after all."
+    sentence = f"It is over: it was cancelled {when}{by}{because(facts)}."
     if facts.reason_code == "reference_expired":
-        cure = (
-            f"Enqueue what it refers to, then retry it (broker_jobs retry {facts.job_id}): it waits for that then. "
-            "To have it run without, enqueue it anew."
-        )
-    return Explanation("cancelled", f"It is over: it was cancelled {when}{by}{because(facts)}.", (), cure)
+        sentence += what_is_there(facts)
+        return Explanation("cancelled", sentence, ids_of_expired(facts), cure_of_expired(facts))
+    return Explanation("cancelled", sentence, (), "Retry it if it is wanted after all.")
 
 
 def _cancelled_along(facts: Facts, when: str) -> Explanation:
@@ -267,11 +266,9 @@ def _blocked(facts: Facts) -> Explanation:
         why = f"What it refers to did not come in time{because(facts)}"
         return Explanation(
             "blocked",
-            f"It is blocked. {why}.",
-            ids_of(facts),
-            f"Let it run without (broker_jobs unblock {facts.job_id}). To have it wait again, enqueue what it "
-            f"refers to, then cancel it and retry it (broker_jobs cancel {facts.job_id}, "
-            f"broker_jobs retry {facts.job_id}).",
+            f"It is blocked. {why}.{what_is_there(facts)}",
+            ids_of(facts, *ids_of_expired(facts)),
+            cure_of_expired(facts),
         )
     cause = named_cause(facts)
     retry = (

@@ -8,8 +8,8 @@
 -- Scope:  tenant
 -- Plan:   hot
 -- Rows:   one when this tenant has the job: the row itself, its worker, why it was ended or blocked, its last attempt,
---         how often no worker knew its type, the pauses that hold it, what it still waits for, which workers serve its
---         queue, and how many ready jobs go before it, as far as the scope shows them.
+--         how often no worker knew its type, the pauses that hold it, what it still waits for, what there is by now of what
+--         did not come in time and whether the job would wait for itself then, which workers serve its queue, and how many ready jobs go before it, as far as the scope shows them.
 -- Locks:  none.
 -- Index:  job_pkey, job_dependency_open, job_group, job_claim, execution_job.
 --
@@ -187,6 +187,23 @@ select
             limit %(limit)s
         ) as deferred
     ) as deferred,
+    case when asked.status in (5 /* blocked */, 13 /* cancelled */) and job_state.reason_code = 'reference_expired' then (
+        select jsonb_agg(
+            jsonb_build_object(
+                'words', expired.words,
+                'id', expired.named_id,
+                'outcome', expired.outcome,
+                'circular', pgbroker.closes_cycle_1(asked.id, expired.named_id)
+            )
+            order by expired.words
+        )
+        from (
+            select reference.*
+            from pgbroker.expired_references_1(asked.id) as reference
+            order by reference.words
+            limit %(limit)s
+        ) as expired
+    ) end as expired,
     serving.workers,
     serving.draining,
     serving.slots,

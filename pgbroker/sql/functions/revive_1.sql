@@ -55,6 +55,23 @@ begin
 end
 $function$;
 
+-- Tell whether a job would wait for itself if it waited for this, as those find who add an edge; null where this is null.
+create function pgbroker.closes_cycle_1(dependent uuid, named uuid) returns boolean
+language plpgsql stable strict
+    set enable_seqscan = off
+as $function$
+declare
+    nodes constant uuid[] := array_remove(
+        array[dependent, (select job.run_group_id from pgbroker.job where job.id = dependent)], null
+    );
+begin
+    perform pgbroker.refuse_cycle_1(nodes, array[named]);
+    return named = any (nodes);
+exception when sqlstate 'PB001' then
+    return true;
+end
+$function$;
+
 -- Those of these jobs that have an idempotency key. Looked up first, in a query of their own: from keys to jobs there is
 -- no way but by the tenant, which would read all of its jobs.
 create function pgbroker.keyed_jobs_1(jobs uuid[])
