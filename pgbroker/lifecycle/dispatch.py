@@ -36,12 +36,14 @@ class Decision:
     cancel: bool = False
     resume: bool = False
     disable: str | None = None
-    # For whoever tells of it: ticks that were missed for good, and of those created how many came late.
+    # Ticks that were missed for good, the first and the last of them, and of those created how many came late.
     missed: int = field(default=0, compare=False)
+    gap: tuple[datetime, datetime] | None = field(default=None, compare=False)
     late: int = field(default=0, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """Return what the database takes."""
+        missed = self.gap and {"count": self.missed, "first": _text(self.gap[0]), "last": _text(self.gap[1])}
         return {
             "id": str(self.id),
             "kind": self.kind,
@@ -57,6 +59,7 @@ class Decision:
             "cancel": self.cancel,
             "resume": self.resume,
             "disable": self.disable,
+            **({"missed": missed} if missed else {}),
         }
 
 

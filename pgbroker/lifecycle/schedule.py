@@ -66,7 +66,11 @@ class ScheduleLine(NamedTuple):
 
 
 class RunLine(NamedTuple):
-    """What became of one tick: *kind* is tick, run_now or backfill, *state* created, skipped, buffered or failed."""
+    """
+    What became of one tick: *kind* is tick, run_now or backfill, *state* created, skipped, buffered, failed or missed.
+
+    One that is missed stands for those before it that were missed with it: *error* has their number and the first.
+    """
 
     schedule_id: UUID
     scheduled_for: datetime
@@ -90,6 +94,11 @@ def save_schedule(row: Mapping[str, Any], *, using: str) -> tuple[UUID, bool]:
 def move_schedule(values: Mapping[str, Any], *, using: str) -> bool:
     """Say anew whether a schedule runs, and from when on; False where this tenant has none."""
     return bool(db.fetch("move_schedule", values, tuple, using=using))
+
+
+def note_over(schedule_id: UUID, *, using: str) -> None:
+    """Note which occurrences of a schedule that is held are over: there may be many, and nobody looks at them again."""
+    db.fetch("note_over", {"schedule_id": schedule_id}, tuple, using=using)
 
 
 def delete_schedule(schedule_id: UUID, *, using: str) -> bool:

@@ -735,6 +735,7 @@ class Migration(migrations.Migration):
                                     ("skipped", "Skipped"),
                                     ("buffered", "Buffered"),
                                     ("failed", "Failed"),
+                                    ("missed", "Missed"),
                                 ],
                                 max_length=20,
                             ),
@@ -748,6 +749,7 @@ class Migration(migrations.Migration):
                         ("lateness_seconds", models.FloatField(null=True)),
                         ("error_code", models.TextField(null=True)),
                         ("error", models.TextField(null=True)),
+                        ("seen_over", models.BooleanField(default=False)),
                     ],
                     options={
                         "db_table": 'pgbroker"."schedule_run',
@@ -1431,8 +1433,8 @@ class Migration(migrations.Migration):
                 sql=pgbroker.models.triggers.SchemaUpsertTriggerSql(
                     condition="WHEN (OLD.state = 'created' OR NEW.schedule_id <> OLD.schedule_id OR NEW.tenant_id <> OLD.tenant_id OR NEW.scheduled_for <> OLD.scheduled_for)",
                     func="RAISE EXCEPTION USING ERRCODE = 'PB002', MESSAGE = 'pgbroker: an occurrence that was created stays as it is', HINT = 'Run the schedule now, or retry the job.';",
-                    hash="e0a01de2a9526aa84372a413f37eb7712314021c",
-                    operation="UPDATE",
+                    hash="572186afcd41b4a156e89f07d9cb354eac7e38db",
+                    operation='UPDATE OF "schedule_id", "tenant_id", "scheduled_for", "kind", "state", "job_id", "run_group_id", "created_at", "lateness_seconds", "error_code", "error"',
                     pgid="pgtrigger_created_is_final_77a88",
                     table='pgbroker"."schedule_run',
                     when="BEFORE",

@@ -107,6 +107,8 @@ class ScheduleRun(models.Model):
         SKIPPED = "skipped"
         BUFFERED = "buffered"
         FAILED = "failed"
+        # The last one of those that were, with how many in the text.
+        MISSED = "missed"
 
     pk = models.CompositePrimaryKey("schedule_id", "scheduled_for")
     schedule = models.ForeignKey(Schedule, on_delete=models.DO_NOTHING, db_constraint=False)
@@ -120,6 +122,7 @@ class ScheduleRun(models.Model):
     lateness_seconds = models.FloatField(null=True)
     error_code = models.TextField(null=True)  # noqa: DJ001 - null: nothing went wrong
     error = models.TextField(null=True)  # noqa: DJ001
+    seen_over = models.BooleanField(default=False)
 
     objects: ClassVar[TenantManager["ScheduleRun"]] = TenantManager()
 

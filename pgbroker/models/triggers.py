@@ -271,9 +271,20 @@ def created_is_final() -> pgtrigger.Trigger:
     """Refuse to change whose occurrence it is, and one that was created: it would be created once more."""
     columns = ("schedule_id", "tenant_id", "scheduled_for")
     changed = " OR ".join(f"NEW.{column} <> OLD.{column}" for column in columns)
+    told = (
+        "kind",
+        "state",
+        "job_id",
+        "run_group_id",
+        "created_at",
+        "lateness_seconds",
+        "error_code",
+        "error",
+    )
     return Guard(
         name="created_is_final",
-        operation=pgtrigger.Update,
+        # Whether it is over by now is no part of it.
+        operation=pgtrigger.UpdateOf(*columns, *told),
         condition=pgtrigger.Condition(f"OLD.state = 'created' OR {changed}"),
         sentence="pgbroker: an occurrence that was created stays as it is",
         hint="Run the schedule now, or retry the job.",

@@ -1,6 +1,6 @@
 """What to do about the ticks of a schedule that are seen late, after a stop of the scheduler. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
@@ -45,14 +45,16 @@ class Recovery:
     """
     What is due of a schedule.
 
-    *create* has the ticks to create, in order. *missed* counts those that will never be. Every tick up to
-    *watermark* has been decided upon. With *more*, the limit was reached: ask again from that watermark.
+    *create* has the ticks to create, in order. *missed* counts those that will never be, and *gap* is the first and the
+    last of them. Every tick up to *watermark* has been decided upon. With *more*, the limit was reached: ask again from
+    that watermark.
     """
 
     create: tuple[Tick, ...]
     missed: int
     watermark: datetime
     more: bool = False
+    gap: tuple[datetime, datetime] | None = field(default=None, compare=False)
 
 
 def recover(
@@ -91,4 +93,18 @@ def recover(
     chosen = min(within, most)
     create = tuple(islice(cron.between(since, now, skip=within - chosen), limit))
     more = chosen > limit
-    return Recovery(create, due - chosen, create[-1].instant if more else now, more)
+    missed = due - chosen
+    return Recovery(
+        create,
+        missed,
+        create[-1].instant if more else now,
+        more,
+        _gap(cron, oldest, now, missed) if missed else None,
+    )
+
+
+def _gap(cron: Cron, oldest: datetime, now: datetime, missed: int) -> tuple[datetime, datetime]:
+    """Return the first and the last tick of those that are missed, which are the oldest."""
+    first, last = cron.first_after(oldest), next(cron.between(oldest, now, skip=missed - 1))
+    assert first is not None
+    return first.instant, last.instant

@@ -57,6 +57,7 @@ def decide(due: Due, *, limit: int) -> Decision:
         cancel=ticks.cancel,
         resume=resume,
         missed=recovery.missed,
+        gap=recovery.gap,
         late=sum(due.now - tick > GRACE for tick in ticks.create),
     )
 
@@ -93,6 +94,7 @@ class _Found(NamedTuple):
     create: tuple[datetime, ...]
     missed: int
     watermark: datetime
+    gap: tuple[datetime, datetime] | None = None
 
 
 def _on_time(due: Due, cron: Cron) -> tuple[_Found, Tick | None] | None:
@@ -120,7 +122,9 @@ def _recovered(due: Due, cron: Cron, limit: int) -> tuple[_Found, Tick | None]:
         now=due.now,
         limit=limit,
     )
-    found = _Found(tuple(tick.instant for tick in recovery.create), recovery.missed, recovery.watermark)
+    found = _Found(
+        tuple(tick.instant for tick in recovery.create), recovery.missed, recovery.watermark, recovery.gap
+    )
     return found, cron.first_after(recovery.watermark)
 
 

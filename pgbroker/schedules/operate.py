@@ -14,7 +14,7 @@ from pgbroker.errors import InvalidOption, InvalidSchedule
 from pgbroker.ids import new_id
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.dispatch import Occurrence
-from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, check_template, save_schedule
+from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, check_template, note_over, save_schedule
 from pgbroker.policy.values import duration, instant, remark
 from pgbroker.schedules.backfill import Backfill, BackfillTick, backfill
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
@@ -134,6 +134,8 @@ def save(
             },
             using=alias,
         )
+        if known is not None and known.overlap != definition.overlap:
+            note_over(saved_id, using=alias)
         return Saved(get_schedule(saved_id, using=alias), is_new)
 
 

@@ -74,7 +74,7 @@ def test_b078_pages_commands_and_metrics_postpone_nothing(root):
 
     assert {name: value for name, value in vars(row(overdue)).items() if name != "_state"} == before
     tick_all()
-    assert states(overdue) == ["created"]
+    assert states(overdue) == ["missed", "created"]
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,18 @@ from pgbroker import db, telemetry
 from pgbroker.conf import settings
 from pgbroker.control import retry
 from pgbroker.lifecycle.cancel import cancel_many
-from pgbroker.lifecycle.take_due import next_schedule
+from pgbroker.lifecycle.dispatch import dispatch
+from pgbroker.lifecycle.resolve import resolve
+from pgbroker.lifecycle.take_due import next_schedule, take_due
 from pgbroker.models import Job, RunGroup
 from pgbroker.policy.cron import zones
 from pgbroker.runtime.scheduling import Scheduling
 from pgbroker.schedules import operate
+from pgbroker.schedules.decide import decide
 from pgbroker.schedules.tick import replan, tick
 from pgbroker.states import GroupState, Status
 from pgbroker.tenancy import scope_all
+from tests.support.held import at_once, held
 from tests.support.jobs import claim_many, claim_one, completed, reason, settle_one, status
 from tests.support.leaders import ADA
 from tests.support.schedules import (
@@ -37,6 +41,7 @@ from tests.support.schedules import (
     stopped,
     tick_all,
 )
+from tests.support.sessions import InThread, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +68,7 @@ def in_90_days(**policy) -> tuple[object, list[datetime]]:
     schedule = make(expression=EVERY_MINUTE, **policy)
     stopped(schedule, days=90)
     tick_all()
-    return schedule, [run.scheduled_for for run in runs(schedule)]
+    return schedule, [run.scheduled_for for run in runs(schedule, state="created")]
 
 
 def test_b076_by_default_the_latest_tick_alone_is_created(told):
@@ -86,6 +91,67 @@ def test_skip_creates_none_that_came_too_late(told):
     assert misfired["missed"] >= MINUTES_90 - 2
 
 
+@pytest.mark.parametrize("misfire", ["skip", "run_once", "catch_up"])
+def test_what_was_missed_is_one_row_of_the_history_however_much_it_is(misfire):
+    schedule = make("minutely", expression=EVERY_MINUTE, misfire=misfire, misfire_count=3)
+    since = stopped(schedule, days=90)
+    began = time.monotonic()
+
+    tick_all()
+
+    took = time.monotonic() - began
+    (gap,) = runs(schedule, state="missed")
+    created = runs(schedule, state="created")
+    assert len(runs(schedule)) <= 4
+    missed = round((gap.scheduled_for - since) / timedelta(minutes=1))
+    assert missed >= MINUTES_90 - 4
+    assert gap.error == f"{missed} ticks from {since + timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ} to this one"
+    assert (gap.kind, gap.error_code, gap.job_id) == ("tick", None, None)
+    if created:
+        assert gap.scheduled_for == created[0].scheduled_for - timedelta(minutes=1)
+    assert took < 1
+
+
+def test_one_tick_that_was_missed_is_told_by_its_row_alone_and_can_be_made_up_for():
+    schedule = make("minutely", expression=EVERY_MINUTE, misfire="skip")
+    tick_at = minute(2)
+    set_row(
+        schedule,
+        expression=f"{tick_at.minute} {tick_at.hour} * * *",
+        watermark=tick_at - timedelta(seconds=1),
+        next_run_at=tick_at,
+    )
+    tick_all()
+    ((state, error),) = [(run.state, run.error) for run in runs(schedule)]
+    assert (state, error) == ("missed", None)
+
+    assert len(operate.backfill(schedule.id, start=tick_at, end=tick_at, dry_run=False).created) == 1
+
+    assert [(run.state, run.kind, run.error) for run in runs(schedule)] == [("created", "backfill", None)]
+
+
+def test_a_gap_that_ends_with_a_tick_that_was_made_up_for_leaves_that_as_it_is():
+    schedule = make("minutely", expression=EVERY_MINUTE, misfire="skip")
+    since = stopped(schedule, minutes=10)
+    operate.backfill(schedule.id, start=since, end=minute(1), dry_run=False)
+
+    tick_all()
+
+    assert {run.state for run in runs(schedule)} <= {"created", "missed"}
+    assert len(runs(schedule, kind="backfill", state="created")) >= 9
+
+
+def test_a_decision_about_an_older_row_tells_of_nothing_missed():
+    schedule = make("minutely", expression=EVERY_MINUTE, misfire="skip")
+    stopped(schedule, minutes=10)
+    (due,) = take_due(limit=1)
+    operate.pause(schedule.id)
+
+    dispatch([decide(due, limit=10)])
+
+    assert runs(schedule) == []
+
+
 def test_catch_up_creates_the_latest_within_count_and_window():
     _, by_count = in_90_days(misfire="catch_up", misfire_count=50)
     schedule = make("window", expression=EVERY_MINUTE, misfire="catch_up", misfire_window_seconds=600.0)
@@ -93,7 +159,7 @@ def test_catch_up_creates_the_latest_within_count_and_window():
 
     tick_all()
 
-    by_window = [run.scheduled_for for run in runs(schedule)]
+    by_window = [run.scheduled_for for run in runs(schedule, state="created")]
     assert len(by_count) == 50
     assert len(by_window) in (10, 11)
     for created in (by_count, by_window):
@@ -146,7 +212,7 @@ def test_b076_overdue_schedules_do_not_hold_up_what_is_on_time():
 def again(schedule) -> datetime:
     """Let the next tick of a schedule come, a minute after the last; returns it."""
     last = row(schedule).last_dispatched_for or minute(30)
-    latest = max([last, *(run.scheduled_for for run in runs(schedule))])
+    latest = max([last, *(run.scheduled_for for run in runs(schedule, kind="tick"))])
     due = latest + timedelta(minutes=1)
     # A tick that its expression has, whenever that is.
     set_row(
@@ -187,6 +253,80 @@ def test_skip_leaves_a_tick_out_while_one_is_live_and_not_after_it(told):
     assert states(schedule) == ["created", "skipped", "created"]
     assert runs(schedule)[1].error_code == "overlap"
     assert [event for event, _ in told].count("schedule.skipped") == 1
+
+
+def test_however_many_are_run_by_hand_a_tick_that_still_runs_is_seen(told):
+    schedule = first("skip")
+    lasting = claim_one()
+    for _ in range(30):
+        operate.run_now(schedule.id)
+    for lease in claim_many(30):
+        settle_one(completed(lease))
+
+    again(schedule)
+    settle_one(completed(lasting))
+    again(schedule)
+
+    assert [run.state for run in runs(schedule, kind="tick")] == ["created", "skipped", "created"]
+
+
+@pytest.mark.parametrize(
+    "template", [[entry()], [entry(name="a"), entry(name="b", depends_on=["a"])]], ids=["job", "group"]
+)
+def test_an_occurrence_that_was_seen_to_be_over_counts_again_once_it_is_retried(template):
+    schedule = first("skip", jobs=template)
+    members = [job.id for job in jobs()]
+    cancel_many(members)
+    resolve(limit=100)
+    operate.run_now(schedule.id)
+    assert [run.seen_over for run in runs(schedule, kind="tick")] == [True]
+    cancel_many([job.id for job in jobs() if job.id not in members])
+    resolve(limit=100)
+
+    retry(min(members))
+
+    assert [run.seen_over for run in runs(schedule, kind="tick")] == [False]
+    again(schedule)
+    assert [run.state for run in runs(schedule, kind="tick")] == ["created", "skipped"]
+
+
+def test_what_was_created_while_all_were_allowed_counts_under_another_policy():
+    schedule = first("allow")
+    operate.run_now(schedule.id)
+    done = claim_one()
+    settle_one(completed(done))
+    operate.save(replace(operate.Definition.of(operate.get_schedule(schedule.id)), overlap="skip"))
+    assert sorted(run.seen_over for run in runs(schedule)) == [False, True]
+
+    again(schedule)
+
+    assert [run.state for run in runs(schedule, kind="tick")] == ["created", "skipped"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_retry_that_is_not_committed_yet_is_seen_once_it_is():
+    schedule = first("skip")
+    (job,) = jobs()
+    cancel_many([job.id])
+
+    with held(lambda: retry(job.id)):
+        at_once(lambda: operate.run_now(schedule.id))
+
+    assert [run.seen_over for run in runs(schedule, kind="tick")] == [False]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_retry_while_somebody_notes_that_it_was_over_takes_that_back():
+    schedule = first("skip")
+    (job,) = jobs()
+    cancel_many([job.id])
+
+    with held(lambda: operate.run_now(schedule.id)) as noting:
+        retrying = InThread(lambda: retry(job.id)).start()
+        wait_until_blocked(retrying, noting.thread)
+
+    retrying.result()
+    assert [run.seen_over for run in runs(schedule, kind="tick")] == [False]
 
 
 def test_a_retried_occurrence_counts_again():
@@ -296,9 +436,9 @@ def test_cancel_other_cancels_a_whole_run_group():
 
 def test_of_many_missed_ticks_that_must_not_overlap_one_runs():
     for overlap, wanted in (
-        ("skip", ["created", *["skipped"] * 9]),
-        ("buffer_one", ["created", "buffered", *["skipped"] * 8]),
-        ("cancel_other", [*["skipped"] * 9, "created"]),
+        ("skip", ["missed", "created", *["skipped"] * 9]),
+        ("buffer_one", ["missed", "created", "buffered", *["skipped"] * 8]),
+        ("cancel_other", ["missed", *["skipped"] * 9, "created"]),
     ):
         schedule = make(
             overlap, expression=EVERY_MINUTE, overlap=overlap, misfire="catch_up", misfire_count=10
@@ -373,7 +513,7 @@ def test_a_tick_that_the_new_rules_put_into_the_past_is_due_at_once():
     replan()
     tick()
 
-    assert states(schedule) == ["created"]
+    assert states(schedule) == ["missed", "created"]
 
 
 def test_an_instant_that_the_rules_of_today_do_not_have_is_no_tick():

@@ -500,6 +500,8 @@ create table pgbroker.schedule_run (
     lateness_seconds double precision,
     error_code text,
     error text,
+    -- Of what was created: whoever asked which occurrences live has seen that it was over, and it has not come back since.
+    seen_over boolean not null default false,
     constraint schedule_run_pkey primary key (schedule_id, scheduled_for),
     constraint schedule_run_kind_valid check (kind in ('tick', 'run_now', 'backfill')),
     constraint schedule_run_state_valid check (
@@ -508,13 +510,14 @@ create table pgbroker.schedule_run (
             when 'failed' then error_code is not null and job_id is null and run_group_id is null
             when 'skipped' then job_id is null and run_group_id is null
             when 'buffered' then job_id is null and run_group_id is null
+            when 'missed' then job_id is null and run_group_id is null
             else false
         end
     )
 ) with (autovacuum_vacuum_insert_scale_factor = 0.1);
--- What may run: the latest of these are looked at where occurrences must not overlap.
-create index schedule_run_created on pgbroker.schedule_run (schedule_id, scheduled_for)
-    where state = 'created' and kind <> 'backfill';
+-- What may run: these are looked at where occurrences must not overlap.
+create index schedule_run_open on pgbroker.schedule_run (schedule_id, scheduled_for)
+    where state = 'created' and kind <> 'backfill' and not seen_over;
 create index schedule_run_age on pgbroker.schedule_run (created_at);
 create index schedule_run_job on pgbroker.schedule_run (job_id) where job_id is not null;
 create index schedule_run_group on pgbroker.schedule_run (run_group_id) where run_group_id is not null;

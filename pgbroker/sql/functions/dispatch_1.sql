@@ -8,8 +8,9 @@
 --
 -- A decision has id and kind. Of kind tick: next_run_at and revision as they were (expected, revision), then what they
 -- become: next_run_at, watermark, zone_rules, resume (the pause is over), disable (with the reason), buffer (a tick that
--- waits), release (the buffered one is among those to create, or to skip), cancel (what lives gives way), skip (ticks). Kinds
--- run_now and backfill only create. create has pairs: the tick, and when its job may start, which is null for at once.
+-- waits), release (the buffered one is among those to create, or to skip), cancel (what lives gives way), skip (ticks), missed
+-- (ticks that will never be created: count, first and last, which becomes one row of the history). Kinds run_now and
+-- backfill only create. create has pairs: the tick, and when its job may start, which is null for at once.
 --
 -- What cannot be created is recorded and sinks nothing else. patient: wait for rows that somebody holds; otherwise those
 -- schedules are left out, and have no row at all.
@@ -208,6 +209,30 @@ begin
            )
        ) is true;
 
+    if decisions @? '$[*].missed' then
+        -- One row for them all: a stop of months may have missed a million.
+        insert into pgbroker.schedule_run (schedule_id, scheduled_for, tenant_id, kind, state, error)
+        select
+            schedule.id,
+            (decision.missed ->> 'last')::timestamptz,
+            schedule.tenant_id,
+            'tick',
+            'missed',
+            case
+                when decision.missed ->> 'count' <> '1' then format(
+                    '%s ticks from %s to this one',
+                    decision.missed ->> 'count',
+                    to_char((decision.missed ->> 'first')::timestamptz at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+                )
+            end
+        from jsonb_to_recordset(decisions) as decision (id uuid, missed jsonb)
+        join pgbroker.schedule on schedule.id = any (array[decision.id])
+        where decision.missed is not null
+          and (decision.id in (select unnest(held))) is true
+        -- A backfill may have made up for it.
+        on conflict on constraint schedule_run_pkey do nothing;
+    end if;
+
     update pgbroker.schedule
     set next_run_at = case when decision.kind = 'tick' then decision.next_run_at else schedule.next_run_at end,
         watermark = coalesce(decision.watermark, schedule.watermark),
@@ -258,6 +283,23 @@ begin
     ) as became
     where schedule.id = any (array[decision.id])
       and (decision.id in (select unnest(held))) is true;
+
+    -- Last: whoever retries a job, and waits for the rows that this locks, is waited for by nothing after it.
+    if exists (
+        select
+        from pgbroker.schedule
+        where schedule.id = any (held)
+          and (schedule.overlap <> 'allow' or schedule.buffered_for is not null)
+    ) then
+        perform pgbroker.note_over_1(
+            array(
+                select schedule.id
+                from pgbroker.schedule
+                where schedule.id = any (held)
+                  and (schedule.overlap <> 'allow' or schedule.buffered_for is not null)
+            )
+        );
+    end if;
 
     return query
         select

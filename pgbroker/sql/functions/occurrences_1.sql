@@ -18,28 +18,105 @@ create type pgbroker.occurrence_1 as (
     error text
 );
 
--- The occurrences of a schedule that are not over, among its latest twenty: what was made up for the past runs beside
--- the others, and counts for nothing.
+-- Whether what an occurrence created is not over.
+create function pgbroker.is_live_run_1(job_id uuid, run_group_id uuid) returns boolean
+language sql stable as $function$
+    select exists (select from pgbroker.job where job.id = any (array[is_live_run_1.job_id]) and job.status + 0 < 10)
+        or exists (
+            select
+            from pgbroker.run_group
+            where run_group.id = any (array[is_live_run_1.run_group_id]) and run_group.state + 0 < 10
+        )
+$function$;
+
+-- The occurrences of a schedule that are not over. What was made up for the past runs beside the others, and counts for
+-- nothing. Those that were seen to be over are in no index that this reads: it reads what lives, and what has ended since
+-- the schedule was looked at last.
 create function pgbroker.live_runs_1(schedule uuid)
 returns table (scheduled_for timestamptz, tenant_id text, job_id uuid, run_group_id uuid)
 language sql stable as $function$
     select run.scheduled_for, run.tenant_id, run.job_id, run.run_group_id
     from (
-        select latest.scheduled_for, latest.tenant_id, latest.job_id, latest.run_group_id
-        from pgbroker.schedule_run as latest
-        where latest.schedule_id = live_runs_1.schedule
-          and latest.state = 'created'
-          and latest.kind <> 'backfill'
-        order by latest.scheduled_for desc
-        limit 20
+        select each.scheduled_for, each.tenant_id, each.job_id, each.run_group_id
+        from pgbroker.schedule_run as each
+        where each.schedule_id = live_runs_1.schedule
+          and each.state = 'created'
+          and each.kind <> 'backfill'
+          and not each.seen_over
+        -- Keeps the look at jobs behind it, one for each.
+        offset 0
     ) as run
-    where exists (select from pgbroker.job where job.id = any (array[run.job_id]) and job.status + 0 < 10)
-       or exists (
-           select
-           from pgbroker.run_group
-           where run_group.id = any (array[run.run_group_id]) and run_group.state + 0 < 10
-       )
+    where pgbroker.is_live_run_1(run.job_id, run.run_group_id)
 $function$;
+
+-- Note which occurrences of schedules, whose rows are held, are over, so that nobody looks at them again.
+--
+-- Locked first, and looked at in a statement of its own: a retry that has committed in between is seen, and one that has
+-- not either holds the row, which is left alone then, or takes the note back once this transaction is over.
+create function pgbroker.note_over_1(schedules uuid[]) returns void
+language plpgsql volatile
+    set enable_seqscan = off
+    set plan_cache_mode = force_custom_plan
+as $function$
+declare
+    open_schedules uuid[];
+    open_ticks timestamptz[];
+begin
+    select array_agg(run.schedule_id), array_agg(run.scheduled_for)
+    into open_schedules, open_ticks
+    from (
+        select each.schedule_id, each.scheduled_for
+        from pgbroker.schedule_run as each
+        where each.schedule_id = any (schedules)
+          and each.state = 'created'
+          and each.kind <> 'backfill'
+          and not each.seen_over
+        for no key update skip locked
+    ) as run;
+    if open_ticks is null then
+        return;
+    end if;
+    update pgbroker.schedule_run as run
+    set seen_over = true
+    from unnest(open_schedules, open_ticks) as open (schedule_id, scheduled_for)
+    where run.schedule_id = any (array[open.schedule_id])
+      and run.scheduled_for = any (array[open.scheduled_for])
+      and not pgbroker.is_live_run_1(run.job_id, run.run_group_id);
+end
+$function$;
+
+-- A job or a run group that comes back: its occurrence is not over after all.
+create function pgbroker.run_is_back_1() returns trigger
+language plpgsql
+    set enable_seqscan = off
+    set plan_cache_mode = force_generic_plan
+as $function$
+begin
+    -- Also where there is no such note yet: whoever is about to write one is to meet this change.
+    if tg_table_name = 'job' then
+        update pgbroker.schedule_run as run
+        set seen_over = false
+        where run.job_id = new.id;
+    else
+        update pgbroker.schedule_run as run
+        set seen_over = false
+        where run.run_group_id = new.id;
+    end if;
+    return null;
+end
+$function$;
+
+create trigger job_is_back
+    after update of status on pgbroker.job
+    for each row
+    when (old.status >= 10 and new.status < 10)
+    execute function pgbroker.run_is_back_1();
+
+create trigger group_is_back
+    after update of state on pgbroker.run_group
+    for each row
+    when (old.state >= 10 and new.state < 10)
+    execute function pgbroker.run_is_back_1();
 
 -- Enqueue entries, whatever is wrong with some of them: where the call fails as a whole, each entry has its own.
 create function pgbroker.enqueue_each_1(jobs jsonb)
@@ -81,20 +158,22 @@ language sql stable as $function$
         || case when start_at > statement_timestamp() then jsonb_build_object('available_at', start_at) else '{}' end
 $function$;
 
--- Create an occurrence that is a run group, whole or not at all. Its name says whose it is and for when.
+-- Create an occurrence that is a run group, whole or not at all. Its name says whose it is and for when; and by the end of
+-- the schedule's id which one of that name, since another may have been deleted that had the same ticks.
 create function pgbroker.open_occurrence_1(occurrence pgbroker.occurrence_1) returns pgbroker.occurrence_1
 language plpgsql volatile as $function$
 declare
     group_name constant text := format(
-        'schedule:%s:%s',
-        occurrence.schedule_id,
+        '%s:%s:%s',
+        coalesce(occurrence.name, 'schedule'),
         to_char(
             occurrence.scheduled_for at time zone 'UTC',
             case
                 when occurrence.scheduled_for = date_trunc('second', occurrence.scheduled_for) then 'YYYY-MM-DD"T"HH24:MI:SS"Z"'
                 else 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
             end
-        )
+        ),
+        right(occurrence.schedule_id::text, 12)
     );
     refused record;
     code text;

@@ -1,0 +1,11 @@
+-- Note which occurrences of a schedule that is held are over, so that nobody looks at them again.
+--
+--   schedule_id  uuid  the schedule
+--
+-- Scope:  tenant
+-- Rows:   one.
+-- Locks:  what became of its ticks, skip locked.
+-- Index:  schedule_run_open.
+--
+-- Whoever makes occurrences that must not overlap does it as well. A schedule whose occurrences may has notes of none.
+select pgbroker.note_over_1(array[%(schedule_id)s::uuid])::text as noted
