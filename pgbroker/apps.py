@@ -24,11 +24,13 @@ class PgBrokerConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect what must hear of connections and settings, and finish django-pgtrigger's set-up."""
-        from pgbroker import registry
+        from pgbroker import declared_rows
 
         connection_created.connect(scoping.carry_scope, dispatch_uid="pgbroker.carry_scope")
         setting_changed.connect(conf.forget, dispatch_uid="pgbroker.forget_settings")
-        post_migrate.connect(registry.declare_after_migrate, sender=self, dispatch_uid="pgbroker.declare")
+        post_migrate.connect(
+            declared_rows.declare_after_migrate, sender=self, dispatch_uid="pgbroker.declare"
+        )
         # Jobs register when their module is imported, as signals and admin classes do.
         autodiscover_modules("jobs", "tasks")
         import_module("pgbroker.checks")

@@ -23,7 +23,7 @@ from pgbroker.conf import settings
 from pgbroker.db import Session
 from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
 from pgbroker.exhausted import refuse_unless_it_takes_a_death
-from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types, table_exists
+from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types
 from pgbroker.options import (
     LINKS,
     Keyed,
@@ -444,15 +444,21 @@ _DECLARED: dict[str, Callable[[str, Any], Any]] = {
 
 def synchronise(*, using: "str | Session") -> dict[str, int]:
     """Make rows of all registered types and their queues; returns the types' ids by key."""
-    known = types()
-    declare_queues([*{each.task.queue_name for each in known.values()}, "default"], using=using)
-    return declare_types(
-        [
-            DeclaredType(each.key, each.task.version, each.task.aliases, each.defaults)
-            for each in sorted(known.values(), key=lambda each: each.key)
-        ],
-        using=using,
-    )
+    declare_queues(declared_queues(), using=using)
+    return declare_types(declared_types(), using=using)
+
+
+def declared_queues() -> list[str]:
+    """Name the queues of all registered types, and the default one."""
+    return sorted({each.task.queue_name for each in types().values()} | {"default"})
+
+
+def declared_types() -> list[DeclaredType]:
+    """List what the code declares about its types, by keys."""
+    return [
+        DeclaredType(each.key, each.task.version, each.task.aliases, each.defaults)
+        for each in sorted(types().values(), key=lambda each: each.key)
+    ]
 
 
 def synchronise_apart(*, using: str) -> None:
@@ -466,9 +472,3 @@ def synchronise_apart(*, using: str) -> None:
         synchronise(using=session)
     finally:
         session.drop()
-
-
-def declare_after_migrate(*, using: str, plan: Any = None, **_: Any) -> None:
-    """Make rows of what the code declares once the tables are there; receiver of `post_migrate`."""
-    if using in settings().DATABASES and table_exists(using=using):
-        synchronise(using=using)

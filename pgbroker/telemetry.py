@@ -110,6 +110,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         "run broker_schedules sync with it, or stop the newer and wait five minutes",
     ),
     "schedule.gone": (logging.INFO, "a schedule was disabled that the code declares no longer"),
+    "declaration.held": (
+        logging.WARNING,
+        "somebody's open transaction holds a row that the code declares otherwise: it is written once that is over",
+    ),
     "schedule.deleted": (logging.INFO, "a schedule was deleted"),
     "schedule.disabled": (logging.ERROR, "a schedule was disabled"),
     "duty.failed": (logging.WARNING, "a duty of the upkeep failed and will be tried again"),

@@ -41,10 +41,23 @@ def list_queues(*, using: str | db.Session = "default") -> list[QueueRow]:
     return db.fetch("queues", {}, QueueRow._make, using=using)
 
 
+class TypeRow(NamedTuple):
+    """A job type as the database knows it; one that *is_held* by somebody says something else still."""
+
+    id: int
+    name: str
+    is_held: bool
+
+
 def declare_types(types: Sequence[DeclaredType], *, using: str | db.Session = "default") -> dict[str, int]:
-    """Record what the code declares about its types and return their ids by name."""
+    """Record what the code declares about its types, but for rows that somebody holds; returns their ids by name."""
+    return {row.name: row.id for row in record_types(types, using=using)}
+
+
+def record_types(types: Sequence[DeclaredType], *, using: str | db.Session = "default") -> list[TypeRow]:
+    """Record what the code declares about its types; rows that somebody holds are left, and told."""
     if not types:
-        return {}
+        return []
     parameters = {
         "names": [each.name for each in types],
         "versions": [each.version for each in types],
@@ -52,10 +65,10 @@ def declare_types(types: Sequence[DeclaredType], *, using: str | db.Session = "d
         "defaults": json.dumps([each.defaults for each in types]),
     }
     for _ in range(3):
-        ids = dict(db.fetch("register_types", parameters, lambda row: (row[1], row[0]), using=using))
-        if len(ids) == len(types):
+        rows = db.fetch("register_types", parameters, TypeRow._make, using=using)
+        if len(rows) == len(types):
             break
-    return ids
+    return rows
 
 
 def type_ids(names: Sequence[str], *, using: str | db.Session = "default") -> dict[str, int]:

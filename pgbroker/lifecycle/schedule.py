@@ -141,6 +141,12 @@ def list_declared(
     return db.fetch("list_declared", wanted, ScheduleLine._make, using=using)
 
 
+def hold_schedules(said: Sequence[tuple[str, str]], *, using: str) -> set[tuple[str, str]]:
+    """Hold those of some schedules, by (tenant, name), that nobody else holds, to the end of the transaction."""
+    wanted = {"tenants": [tenant for tenant, _ in said], "names": [name for _, name in said]}
+    return set(db.fetch("hold_schedules", wanted, lambda row: (row[0], row[1]), using=using))
+
+
 def list_schedule_runs(
     schedule_id: UUID, *, since: datetime, before: datetime, limit: int, using: str
 ) -> list[RunLine]:

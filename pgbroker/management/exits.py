@@ -59,7 +59,7 @@ def errors_of_a_command(alias: str) -> Iterator[None]:
     except PgBrokerError as error:
         raise refused([error]) from error
     except (OperationalError, InterfaceError, psycopg.OperationalError) as error:
-        if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+        if isinstance(error.__cause__, (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)):
             # It was reached, and is too busy, or waits for a lock.
             raise CommandError(f"[database_error] {str(error).strip()}", returncode=ERROR) from error
         raise refused([unreachable(alias, error)]) from error

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from django.core.management.base import CommandError
 
+from pgbroker.declared_rows import HeldRow
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.management import exits
 from pgbroker.management.output import as_json, harmless, table
@@ -46,6 +47,17 @@ def refuse_invalid(left: Sequence[Drift]) -> None:
     if broken := [each.name for each in left if each.what == "invalid"]:
         many = f"{len(broken)} declared schedule{'s' * (len(broken) > 1)} cannot be stored"
         raise CommandError(harmless(f"{many}: {', '.join(map(repr, broken))}"), returncode=exits.ERROR)
+
+
+def refuse_held(held: Sequence[HeldRow]) -> None:
+    """End the command with 1 where anything was not written since somebody holds it."""
+    if held:
+        names = ", ".join(f"{each.what} {each.name!r}" for each in held)
+        cure = "Look who does in pg_stat_activity, and call this again; what runs tries again by itself."
+        raise CommandError(
+            harmless(f"held by somebody's open transaction, and not written: {names}. {cure}"),
+            returncode=exits.ERROR,
+        )
 
 
 def why(drift: Drift) -> str:

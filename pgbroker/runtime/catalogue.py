@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from pgbroker.db import Session
 from pgbroker.lease import Lease
-from pgbroker.lifecycle.declare import QueueRow, declare_queues, list_queues, type_ids
-from pgbroker.registry import JobType, names, synchronise, types
+from pgbroker.lifecycle.declare import QueueRow, list_queues, type_ids
+from pgbroker.registry import JobType, names, types
 
 if TYPE_CHECKING:
     from pgbroker.runtime.supervisor import Worker
@@ -27,10 +27,13 @@ class Catalogue:
         self._queues_at = 0.0
 
     def learn_all(self, *, using: str) -> None:
-        """Make rows of what the code declares and learn the ids; raises what the database says."""
-        self._learn_types(synchronise(using=using), using=using)
-        named = self.worker.options.queues
-        self._serve(declare_queues(named, using=using) if named else list_queues(using=using))
+        """
+        Make rows of what the code declares and learn the ids; raises what the database says.
+
+        What others hold is learned later: a type when there is a job of it, a queue when they are read again.
+        """
+        self._learn_types(self.worker.names.begin(), using=using)
+        self._serve(list_queues(using=using))
 
     def _learn_types(self, ids: dict[str, int], *, using: str | Session) -> None:
         known = names()

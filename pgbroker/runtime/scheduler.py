@@ -16,14 +16,13 @@ from pgbroker.conf import Settings, settings
 from pgbroker.db import Session
 from pgbroker.ids import new_id
 from pgbroker.lifecycle.take_due import BEGINNING
-from pgbroker.registry import synchronise
 from pgbroker.runtime.connecting import ConnectGate
+from pgbroker.runtime.declaring import DeclaringNames, declare_once
 from pgbroker.runtime.leader import Leader
 from pgbroker.runtime.scheduling import Scheduling
 from pgbroker.runtime.service import CONNECTION_TROUBLE, Service
 from pgbroker.runtime.sessions import patience_of
 from pgbroker.runtime.upkeep import Upkeep, limits
-from pgbroker.schedules.sync import sync_if_newest
 from pgbroker.schedules.tick import Ticked, may_be_a_row, replan, tick, tick_apart
 
 # How long a loop may take to end its page.
@@ -73,9 +72,10 @@ class Scheduler:
         self.upkeep = Upkeep(
             holder=self.id, name=self.name, settings=self.settings, session=self.sessions["upkeep"]
         )
+        self.names = DeclaringNames(self.alias)
         self.services = {
             "schedule": self._service("schedule", self.scheduling.step),
-            "upkeep": self._service("upkeep", self.upkeep.step),
+            "upkeep": self._service("upkeep", self._upkeep_step),
         }
 
     def _service(self, name: str, step: Callable[[], float]) -> Service:
@@ -96,8 +96,8 @@ class Scheduler:
 
     def run(self) -> int:
         """Make rows of what the code declares, then work until told to stop; returns the exit code."""
-        synchronise(using=self.alias)
-        sync_if_newest(using=self.alias)
+        self.names.begin()
+        self.scheduling.declaring.begin()
         for connection in connections.all(initialized_only=True):
             # This thread only waits from here on.
             if not connection.in_atomic_block:
@@ -116,6 +116,10 @@ class Scheduler:
             self._resign()
             telemetry.emit("scheduler.stopped", worker_id=self.id, name=self.name)
         return self.exit_code
+
+    def _upkeep_step(self) -> float:
+        self.names.again_if_due()
+        return self.upkeep.step()
 
     def _resign(self) -> None:
         session = Session(self.alias, purpose="drain", patience=patience_of("upkeep", self.settings))
@@ -153,8 +157,7 @@ def run_once(alias: str, *, stopping: threading.Event | None = None) -> int:
 
     Beside a scheduler that runs it does no harm: no occurrence is created twice.
     """
-    synchronise(using=alias)
-    sync_if_newest(using=alias)
+    declare_once(alias)
     telemetry.emit("scheduler.started", alias=alias, once=True)
     session = Session(alias, purpose="schedule")
     created = 0

@@ -26,6 +26,7 @@ from pgbroker.runtime.attempt import Attempt
 from pgbroker.runtime.board import Board
 from pgbroker.runtime.catalogue import Catalogue
 from pgbroker.runtime.claimer import Claimer
+from pgbroker.runtime.declaring import DeclaringNames
 from pgbroker.runtime.drain import drain
 from pgbroker.runtime.exclusive import ExclusiveName
 from pgbroker.runtime.executors.choice import Executors
@@ -44,7 +45,6 @@ from pgbroker.runtime.settler import Pair, Settler, seconds_by_type, shortest_wa
 from pgbroker.runtime.severed import Severed
 from pgbroker.runtime.upkeep import upkeep_of
 from pgbroker.runtime.watchdog import Watchdog
-from pgbroker.schedules.sync import sync_if_newest
 from pgbroker.states import AttemptState
 
 __all__ = ["RECYCLE", "Worker", "WorkerOptions"]
@@ -80,6 +80,7 @@ class Worker:
         self._stop = threading.Event()
         self.sessions = sessions = Sessions(self.alias, self.settings)
         self.claimer = Claimer(self, sessions["claim"])
+        self.names = DeclaringNames(self.alias, options.queues)
         self.catalogue = Catalogue(self, sessions["claim"])
         self.settler = Settler(self, sessions["settle"])
         self.heartbeats = Heartbeats(self, sessions["heartbeat"])
@@ -151,7 +152,7 @@ class Worker:
             if self.exclusive is None or self.exclusive.take(session, stopping=self._stop):
                 self.catalogue.learn_all(using=self.alias)
                 if self.scheduling is not None:
-                    sync_if_newest(using=self.alias)
+                    self.scheduling.declaring.begin()
                 prepared = True
         finally:
             if not prepared:
@@ -250,6 +251,7 @@ class Worker:
         return min(wait, 1.0) if self.options.heartbeat_file else wait
 
     def _upkeep_step(self) -> float:
+        self.names.again_if_due()
         wait = self.severed.look(using=self.sessions["upkeep"])
         return min(wait, self.upkeep.step())
 

@@ -17,6 +17,7 @@ DRIFT = {
     "gone": "the code declares it no longer, and it still fires",
     "taken": "the code declares one of this name, which was made by hand or by another project",
     "invalid": "what the code says cannot be stored",
+    "held": "somebody's open transaction holds its row, which was not written",
 }
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 

@@ -1,18 +1,20 @@
 """Make rows of the schedules that the code declares, and tell where code and rows differ."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 import psycopg
-from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, transaction
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError, transaction
 
 from pgbroker import db, telemetry
 from pgbroker.conf import project
+from pgbroker.declared_rows import HeldRow
 from pgbroker.lifecycle.announce import announce
-from pgbroker.lifecycle.schedule import ScheduleLine, list_declared
+from pgbroker.lifecycle.schedule import ScheduleLine, hold_schedules, list_declared
+from pgbroker.lock_waits import Patience, is_held
 from pgbroker.schedules import operate
 from pgbroker.schedules.declare import Declared, declarations
 from pgbroker.schedules.definition import Definition
@@ -23,7 +25,12 @@ from pgbroker.tenancy import tenant_context
 GONE = "the code declares it no longer"
 # Code that nobody has been seen to run for so long is no longer the newest, if other code is.
 QUIET = timedelta(minutes=5)
+# How long is waited for what others hold, all in all: by whoever does it by hand, by a process that starts, and by one
+# that has other things to do. Another process that writes for the same project is waited for as well.
+BY_HAND, AT_START, MEANWHILE = 5.0, 2.0, 0.5
 _PAGE = 500
+# What a synchronisation does something about.
+_WRITTEN = frozenset({"missing", "changed", "gone"})
 # What the database says of all work, and not of one row; and of one row after all.
 _NOT_ITS_OWN = (psycopg.Error, DatabaseError, InterfaceError)
 _ITS_OWN = (psycopg.DataError, psycopg.IntegrityError, DataError, IntegrityError)
@@ -35,7 +42,7 @@ class Drift(NamedTuple):
 
     missing (it has no row), changed (the code says something new), edited (somebody changed the row since), gone (the
     code has it no more), taken (one that was made by hand, or that another project declared, has its name), invalid (it
-    cannot be stored; *detail* says why).
+    cannot be stored; *detail* says why), held (it was to be written, and somebody's open transaction holds its row).
     """
 
     name: str
@@ -130,21 +137,23 @@ def sync(*, using: str) -> Synced:
 
     A row is written when the code says something new: what somebody edited since stays, and is told. What the code has
     no more is disabled, if it was this project that had declared it. One that cannot be stored is told and keeps no
-    other from it. From now on this code is the newest of its project, whatever was seen before.
+    other from it; nor does one that somebody holds, which is left for the next time. From now on this code is the
+    newest of its project, whatever was seen before.
     """
-    done = _synced(using, insist=True)
+    done = _synced(using, BY_HAND, insist=True)
     assert done is not None
     return done
 
 
-def sync_if_newest(*, using: str) -> Synced | None:
+def sync_if_newest(*, patience: float = AT_START, using: str) -> Synced | None:
     """
     Do as `sync` does, as a process that starts; None, and nothing is changed, where newer code of the project runs.
 
     While a new release comes in, processes of both start in any order: what only the older ones declare, or declare
     otherwise, stays as the newer say. Code that was seen before is the newest again when no newer was seen for `QUIET`.
+    Raises what `is_held` knows where somebody holds the row of the project for longer than *patience* seconds.
     """
-    return _synced(using, insist=False)
+    return _synced(using, patience, insist=False)
 
 
 def speaks(*, using: str | db.Session) -> bool | None:
@@ -153,15 +162,26 @@ def speaks(*, using: str | db.Session) -> bool | None:
     return announce(project(), _digest(alias), quiet=QUIET, using=using)
 
 
-def _synced(using: str, *, insist: bool) -> Synced | None:
+def held_of(done: Synced | None) -> list[HeldRow]:
+    """Name what a synchronisation has left since somebody holds it."""
+    left = done.left if done is not None else []
+    return [HeldRow("schedule", each.name, each.tenant) for each in left if each.what == "held"]
+
+
+def _synced(using: str, seconds: float, *, insist: bool) -> Synced | None:
     done = Synced([], [], [], [])
     # One transaction: the row of the project makes writers of its schedules take turns.
     with transaction.atomic(using=using):
-        if announce(project(), _digest(using), quiet=QUIET, insist=insist, using=using) is None:
+        with Patience(seconds).limiting(using=using):
+            speaks = announce(project(), _digest(using), quiet=QUIET, insist=insist, using=using)
+        if speaks is None:
             telemetry.emit("schedule.superseded", project=project(), alias=using)
             return None
-        _write(done, using)
+        _write(done, Patience(seconds), using)
     for left in done.left:
+        if left.what == "held":
+            # Told by whoever knows whether it is written later.
+            continue
         telemetry.emit(
             "schedule.drifted",
             schedule=left.name,
@@ -172,21 +192,35 @@ def _synced(using: str, *, insist: bool) -> Synced | None:
     return done
 
 
-def _write(done: Synced, using: str) -> None:
+def _write(done: Synced, patience: Patience, using: str) -> None:
+    found = drift(using=using)
+    done.left.extend(each for each in found if each.what not in _WRITTEN)
+    wanted = [each for each in found if each.what in _WRITTEN]
+    free = hold_schedules([(each.tenant, each.name) for each in wanted], using=using)
+    held = [each for each in wanted if each.what != "missing" and (each.tenant, each.name) not in free]
     by_name = {(each.tenant, each.name): each for each in _declared(using)}
-    for each in drift(using=using):
-        match each.what:
-            case "missing" | "changed":
-                _store(by_name[each.tenant, each.name], done, using)
-            case "gone":
-                with tenant_context(each.tenant):
-                    line = operate.disable(each.name, reason=GONE, using=using)
-                telemetry.emit(
-                    "schedule.gone", schedule=each.name, schedule_id=line.id, tenant_id=each.tenant
-                )
-                done.disabled.append(each.name)
-            case _:
-                done.left.append(each)
+    # Those that somebody holds come last, and each only while there is patience left.
+    for each in [*(each for each in wanted if each not in held), *held]:
+        if each in held and patience.is_spent:
+            done.left.append(each._replace(what="held"))
+            continue
+        try:
+            with patience.limiting(using=using):
+                _write_one(each, by_name, done, using)
+        except OperationalError as error:
+            if not is_held(error):
+                raise
+            done.left.append(each._replace(what="held"))
+
+
+def _write_one(each: Drift, by_name: Mapping[tuple[str, str], Declared], done: Synced, using: str) -> None:
+    if each.what != "gone":
+        _store(by_name[each.tenant, each.name], done, using)
+        return
+    with tenant_context(each.tenant):
+        line = operate.disable(each.name, reason=GONE, using=using)
+    telemetry.emit("schedule.gone", schedule=each.name, schedule_id=line.id, tenant_id=each.tenant)
+    done.disabled.append(each.name)
 
 
 def _digest(using: str) -> str:

@@ -6,9 +6,10 @@
 --   defaults  jsonb    ... an object of declared defaults for each
 --
 -- Scope:  none
--- Rows:   one per type: id, name.
--- Locks:  the rows, in name order. A type that exists costs no number of its key; a row that says the same
---         already is left as it is, so that many workers can start at once.
+-- Rows:   one per type: id, name, and whether it says something else and somebody holds its row: it is left so.
+-- Locks:  the rows, skip locked: a process that starts waits for nobody. But for a name that somebody is just making.
+--         A type that exists costs no number of its key; a row that says the same already is left as it is, so that
+--         many workers can start at once.
 with declared as materialized (
     select
         entry.name,
@@ -16,6 +17,25 @@ with declared as materialized (
         array(select jsonb_array_elements_text(%(aliases)s::jsonb -> (entry.place - 1)::int)) as aliases,
         %(defaults)s::jsonb -> (entry.place - 1)::int as defaults
     from unnest(%(names)s::text[], %(versions)s::int[]) with ordinality as entry (name, version, place)
+),
+differing as materialized (
+    select job_type.id
+    from pgbroker.job_type
+    join declared on declared.name = job_type.name
+    where declared.version >= job_type.version
+      and (
+          job_type.version <> declared.version
+          or job_type.aliases <> declared.aliases
+          or job_type.defaults <> declared.defaults
+          or job_type.last_seen_at < statement_timestamp() - interval '1 hour'
+      )
+),
+taken as materialized (
+    select job_type.id
+    from pgbroker.job_type
+    where job_type.id in (select differing.id from differing)
+    order by job_type.name
+    for no key update skip locked
 ),
 changed as (
     update pgbroker.job_type
@@ -26,13 +46,9 @@ changed as (
         last_seen_at = statement_timestamp()
     from declared
     where job_type.name = declared.name
+      and job_type.id in (select taken.id from taken)
+      -- Whoever held it a moment ago may have written a newer one.
       and declared.version >= job_type.version
-      and (
-          job_type.version <> declared.version
-          or job_type.aliases <> declared.aliases
-          or job_type.defaults <> declared.defaults
-          or job_type.last_seen_at < statement_timestamp() - interval '1 hour'
-      )
 ),
 new as (
     insert into pgbroker.job_type (name, version, aliases, defaults)
@@ -43,8 +59,11 @@ new as (
     on conflict (name) do nothing
     returning id, name
 )
-select id, name from new
+select id, name, false as is_held from new
 union all
-select job_type.id, job_type.name
+select
+    job_type.id,
+    job_type.name,
+    job_type.id in (select differing.id from differing) and job_type.id not in (select taken.id from taken)
 from pgbroker.job_type
 join declared on declared.name = job_type.name

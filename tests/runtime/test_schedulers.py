@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from pgbroker.models import Job, Leader, Schedule, ScheduleRun
 from pgbroker.policy.cron import zones
@@ -15,6 +16,7 @@ from pgbroker.runtime.scheduling import LONGEST_WAIT
 from pgbroker.states import Status
 from tests.runtime import handlers
 from tests.runtime.fleet import LEADER, Fleet, WorkerProcess, effects, end_sessions, wait_until
+from tests.support.jobs import guards_off
 from tests.support.network import network
 from tests.support.schedules import entry, jobs, make, now, row, runs, set_row
 from tests.support.sessions import second_session
@@ -153,6 +155,20 @@ def test_a_schedule_that_somebody_holds_keeps_no_other_from_its_tick(fleet):
         assert runs(held) == []
 
     wait_until(lambda: runs(held), "the one that was held is created", of=first)
+
+
+def test_processes_start_while_somebody_holds_the_rows_of_all_job_types(fleet):
+    fleet.start(command="broker_scheduler").stop()
+    with guards_off(), connection.cursor() as cursor:
+        cursor.execute("update pgbroker.job_type set last_seen_at = last_seen_at - interval '2 hours'")
+    with second_session() as session, session.transaction():
+        session.execute("select from pgbroker.job_type for update")
+        scheduler = fleet.start(command="broker_scheduler")
+        worker = fleet.start("--with-scheduler")
+
+    for each in (scheduler, worker):
+        assert "holds a row that the code declares otherwise" in each.log
+        assert each.stop() == 0
 
 
 def test_a_tick_of_a_worker_with_a_scheduler_is_run_and_knows_its_instant(fleet):

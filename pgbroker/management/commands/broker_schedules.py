@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from pgbroker import registry
+from pgbroker.declared_rows import write_names
 from pgbroker.errors import InvalidOption
 from pgbroker.management import exits
 from pgbroker.management.arguments import (
@@ -25,6 +25,7 @@ from pgbroker.management.schedule_drift import (
     drift_for_people,
     drift_for_programs,
     other_readings,
+    refuse_held,
     refuse_invalid,
     rowless_for_programs,
     why,
@@ -51,7 +52,7 @@ from pgbroker.schedules.look import MOST_TICKS
 from pgbroker.schedules.remove import delete, refuse_declared
 from pgbroker.schedules.shown import local_time, utc_time
 from pgbroker.schedules.survey import rowless_of, survey
-from pgbroker.schedules.sync import Drift, drift_of, sync
+from pgbroker.schedules.sync import BY_HAND, Drift, drift_of, held_of, sync
 
 LIMIT, LIMIT_MAX = 200, 1000
 TICKS, HISTORY, HISTORY_MAX = 5, 10, 1000
@@ -381,13 +382,14 @@ broker_schedules sync --dry-run                    where code and rows differ
             self._tell_drift({}, left, json_wanted)
             refuse_invalid(left)
             return
-        registry.synchronise(using=alias)
+        names = write_names(patience=BY_HAND, using=alias)
         done = sync(using=alias)
-        names = {"created": done.created, "updated": done.updated, "disabled": done.disabled}
-        self._tell_drift(names, done.left, json_wanted)
+        did = {"created": done.created, "updated": done.updated, "disabled": done.disabled}
+        self._tell_drift(did, done.left, json_wanted)
         for told in other_readings({*done.created, *done.updated}, alias):
             self.stderr.write(self.style.WARNING(harmless(told, keep="")))
         refuse_invalid(done.left)
+        refuse_held([*names.held, *held_of(done)])
 
     def _tell_drift(self, done: Mapping[str, list[str]], left: Sequence[Drift], json_wanted: bool) -> None:
         self.stdout.write(drift_for_programs(done, left) if json_wanted else drift_for_people(done, left))
