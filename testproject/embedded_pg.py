@@ -46,8 +46,9 @@ def ensure_running(kind: Kind, *, base: Path | None = None) -> Running:
     Start the server of this *kind* unless it runs, hold it, and return when it takes connections.
 
     Safe in any number of processes at once, and after a kill -9 of the server or of any holder. The
-    first holder of a test cluster finds no databases of earlier tests in it. *base* is where the files
-    go, `.pg` in the checkout by default. Raises `EmbeddedPostgresError`.
+    first holder of a test cluster finds no databases of earlier tests in it, that of a bench cluster an
+    empty one: what is measured is the code as it is now. *base* is where the files go, `.pg` in the
+    checkout by default. Raises `EmbeddedPostgresError`.
     """
     place = cluster(kind, base=base)
     pg_server.make_directories(place)
@@ -59,6 +60,8 @@ def ensure_running(kind: Kind, *, base: Path | None = None) -> Running:
                 pg_server.start_tidy(place)
             elif not pg_server.accepts(place):
                 pg_server.start(place)
+            if first and kind == "bench":
+                pg_server.empty_database(place)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         except BaseException:
             os.close(descriptor)

@@ -207,6 +207,13 @@ def _write_configuration(place: Cluster) -> None:
     path.chmod(0o644)
 
 
+def empty_database(place: Cluster) -> None:
+    """Make the database of a server that runs anew."""
+    with psycopg.connect(place.dsn(user=SUPERUSER, database="postgres"), autocommit=True) as connection:
+        connection.execute(f"drop database if exists {DATABASE} with (force)")
+    _create_role_and_database(place)
+
+
 def _create_role_and_database(place: Cluster) -> None:
     """Make sure of the plain role the application runs as: a superuser would see through row security."""
     with psycopg.connect(place.dsn(user=SUPERUSER, database="postgres"), autocommit=True) as connection:

@@ -91,6 +91,20 @@ def test_who_leaves_a_dependent_to_a_pass_says_so_when_it_commits():
     assert told == ["*resolve"]
 
 
+def test_a_dependent_that_was_left_to_a_pass_is_no_repair():
+    parents = [job(), job()]
+    dependent = job(*parents)
+    leases = claim_apart(*parents)
+    with held(settling(leases[0])) as one:
+        at_once(settling(leases[1]))
+        one.commit()
+    assert (left(), status(dependent)) == (1, WAITING)
+
+    assert repaired() == []
+    passes()
+    assert (status(dependent), left()) == (READY, 0)
+
+
 def test_who_leaves_a_group_to_a_pass_says_so_when_it_commits():
     _, members = sealed_group("g", {}, {})
     leases = claim_apart(*members)

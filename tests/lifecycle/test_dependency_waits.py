@@ -16,8 +16,8 @@ from pgbroker.lifecycle.resolve import resolve
 from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.settle import settle
 from pgbroker.lifecycle.unblock import unblock_many
-from pgbroker.models import Job
-from tests.support.held import CLOSING, at_once, closing, held, outcome_of, passes_while_open, settling
+from pgbroker.models import Job, JobDependency
+from tests.support.held import CLOSING, at_once, claim_apart, closing, held, outcome_of, passes_while_open, settling
 from tests.support.jobs import LEASE, completed, events, status
 from tests.support.links import (
     BLOCKED,
@@ -187,6 +187,78 @@ def test_a_dependent_that_somebody_holds_does_not_keep_the_others():
     assert status(held_back) == READY
 
 
+HOLDING: dict[str, Callable[[UUID, UUID], object]] = {
+    "cancels it": lambda parent, dependent: cancel_many([job(parent), dependent]),
+    "reads it": lambda _, dependent: ask("select id from pgbroker.job where id = %s for share", dependent),
+}
+
+
+@pytest.mark.parametrize("what", HOLDING)
+def test_prerequisites_of_a_dependent_leave_that_alone_to_a_pass_where_somebody(what):
+    parents = [each.job_id for each in links(*({} for _ in range(20)))]
+    dependent = job(*parents)
+    leases = claim(*parents)
+
+    with held(lambda: HOLDING[what](parents[0], dependent)) as holder:
+        at_once(lambda: settle([completed(lease) for lease in leases]))
+        assert left() == 1
+        passes_while_open()
+        assert left() == 1
+        holder.roll_back()
+    passes()
+
+    assert (status(dependent), left()) == (READY, 0)
+
+
+@pytest.mark.parametrize("policy", ["cancel", "ignore"])
+def test_an_edge_that_somebody_holds_is_satisfied_later_and_the_others_at_once(policy):
+    parents = [job(), job()]
+    (answer,) = links({"depends_on": [str(each) for each in parents], "on_failure": policy})
+    how = FAILED if policy == "ignore" else COMPLETED
+
+    def hold() -> None:
+        ask(
+            "select id from pgbroker.job_dependency where prerequisite_id = %s for no key update",
+            parents[0],
+        )
+
+    leases = claim_apart(*parents)
+    with held(hold) as holder:
+        for lease in leases:
+            at_once(settling(lease, how))
+        assert open_edges(answer.job_id) == [parents[0]]
+        passes_while_open()
+        assert status(answer.job_id) == WAITING
+        holder.roll_back()
+    passes()
+
+    assert (status(answer.job_id), open_edges(answer.job_id), left()) == (READY, [], 0)
+
+
+def open_edges(dependent: UUID) -> list[UUID]:
+    """Return what a job waits for."""
+    edges = JobDependency.objects.filter(dependent_id=dependent, satisfied_at=None)
+    return list(edges.values_list("prerequisite_id", flat=True))
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_one_whose_key_a_newer_job_is_taking_stays_as_it_is_whatever_else_completes(commits):
+    parents = [job(), job()]
+    dependent = job(*parents, idempotency_key="k")
+    run(parents[0], how=FAILED)
+    retry_many([parents[0]])
+
+    with held(lambda: job(idempotency_key="k", priority=5)) as newer:
+        passes_while_open()
+        at_once(lambda: run(parents[1]))
+        passes_while_open()
+        assert status(dependent) == CANCELLED
+        newer.commit() if commits else newer.roll_back()
+    passes()
+
+    assert status(dependent) == (CANCELLED if commits else WAITING)
+
+
 def test_what_falls_stops_at_a_job_that_somebody_holds_and_goes_on_later():
     made = [job()]
     for _ in range(4):
@@ -204,7 +276,8 @@ def test_what_falls_stops_at_a_job_that_somebody_holds_and_goes_on_later():
     assert [events(each) for each in made[1:]] == [[CANCELLED]] * 4
 
 
-def test_a_key_that_a_newer_job_is_just_taking_decides_once_that_is_committed():
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_key_that_a_newer_job_is_just_taking_decides_once_that_is_over(commits):
     parent = job()
     dependent = job(parent, idempotency_key="k")
     run(parent, how=FAILED)
@@ -214,10 +287,10 @@ def test_a_key_that_a_newer_job_is_just_taking_decides_once_that_is_committed():
         passes_while_open()
         at_once(lambda: run(parent))
         passes_while_open()
-        newer.commit()
+        newer.commit() if commits else newer.roll_back()
     passes()
 
-    assert statuses(newer.answer, dependent) == [READY, CANCELLED]
+    assert status(dependent) == (CANCELLED if commits else READY)
 
 
 # ------------------------------------------------------------------ names and deadlocks

@@ -230,6 +230,23 @@ def test_the_first_holder_finds_no_databases_of_a_killed_run(base, hold, holder)
     assert answer(running.dsn, "select count(*) from pg_database where datname like 'test%'") == 0
 
 
+def test_the_first_holder_of_a_bench_finds_an_empty_database(base):
+    def tables(running: embedded_pg.Running) -> object:
+        return answer(running.dsn, "select count(*) from pg_tables where schemaname = 'public'")
+
+    with contextlib.ExitStack() as held:
+        for _ in range(2):
+            running = embedded_pg.ensure_running("bench", base=base)
+            held.callback(running.release)
+            assert tables(running) == 0
+            keep(1, running)
+            second = embedded_pg.ensure_running("bench", base=base)
+            held.callback(second.release)
+            running.release()
+            assert tables(second) == 1
+            second.release()
+
+
 def test_a_forked_child_does_not_let_go_for_its_parent(hold):
     running = hold()
 

@@ -55,6 +55,26 @@ begin
 end
 $function$;
 
+-- Lock jobs and groups, in the order of their ids, but those that somebody holds, and those of which only somebody's end
+-- tells whether they come back. Returns the locked ones.
+create function pgbroker.lock_dependents_1(ids uuid[]) returns uuid[]
+language plpgsql volatile as $function$
+declare
+    locked uuid[];
+begin
+    locked := array(
+        select job.id from pgbroker.job where job.id = any (ids) order by job.id for no key update skip locked
+    ) || array(
+        select run_group.id
+        from pgbroker.run_group
+        where run_group.id = any (ids)
+        order by run_group.id
+        for no key update skip locked
+    );
+    return array(select id from unnest(locked) as id except select * from unnest(pgbroker.keys_in_use_1(locked)) as id);
+end
+$function$;
+
 -- Put jobs, whose rows the caller has locked, where their edges say they belong: an edge that ended badly cancels or
 -- blocks, an open one keeps waiting, none sets free. Only what waits, is blocked, or was cancelled because of an edge.
 -- *roots* are the prerequisites at the head of those that *fallen* fell with.

@@ -23,7 +23,8 @@ begin
         -- A pass finds them itself, being under way.
         perform pg_notify('pgbroker', '*resolve');
     else
-        perform pgbroker.resolve_1(awaited, 500, interval '0', null, true);
+        -- More than a batch has jobs: where one waits for each, nothing is left over, and nobody looks for it.
+        perform pgbroker.resolve_1(awaited, 600, interval '0', null, true);
     end if;
 end
 $function$;

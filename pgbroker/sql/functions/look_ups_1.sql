@@ -9,10 +9,12 @@
 -- Who waits for a job or a group: the edges to it that are open. By job_dependency_prerequisite.
 create function pgbroker.open_edges_to_1(prerequisite uuid)
 returns table (
-    id bigint, dependent_id uuid, prerequisite_id uuid, kind smallint, tenant_id text, on_failure smallint, outcome smallint
+    id bigint, dependent_id uuid, prerequisite_id uuid, kind smallint, tenant_id text, on_failure smallint, outcome smallint,
+    place tid
 )
 language sql stable as $function$
-    select edge.id, edge.dependent_id, edge.prerequisite_id, edge.kind, edge.tenant_id, edge.on_failure, edge.outcome
+    select edge.id, edge.dependent_id, edge.prerequisite_id, edge.kind, edge.tenant_id, edge.on_failure, edge.outcome,
+        edge.ctid
     from pgbroker.job_dependency as edge
     where edge.prerequisite_id = prerequisite
       and edge.satisfied_at is null

@@ -93,6 +93,7 @@ begin
         select job.id
         from pgbroker.job
         where job.id = any (page)
+          and (job.id in (select unresolved.prerequisite_id from pgbroker.unresolved)) is not true
           and (
               job.id = any (orphans)
               or job.status = 1 /* waiting */ and (not pgbroker.is_held_1(job.id) or pgbroker.is_stopped_1(job.id))

@@ -3,11 +3,15 @@
 -- Released versions are frozen (a test compares their hash); a change is a new file and a migration.
 --
 -- Everything here follows from what is true when it looks, not from what has just happened: an end, a revival, a late
--- edge and a repair are the same work, and doing it twice changes nothing. Nobody is waited for: a dependent that
--- somebody holds is left to a pass, since whoever ends a job may be settling five hundred at once.
+-- edge and a repair are the same work, and doing it twice changes nothing. Nobody is waited for: what somebody holds is
+-- left to a pass, since whoever ends a job may be settling five hundred at once.
+--
+-- An edge that is satisfied is so whoever holds its dependent, which is left to a pass by its own id. One that ended
+-- badly, or comes back, changes only with its dependent: the prerequisite is left.
 
 -- Resolve the dependents of jobs and groups, at most so many; returns how many edges were looked at. What is left over
--- is noted in pgbroker.unresolved, to be looked at again not before *later*.
+-- is noted in pgbroker.unresolved, to be looked at again not before *later*. Of a pass the prerequisites may also be
+-- dependents that were left.
 --
 -- *chosen* are the dependents to look at, null for all. *held* says that what the prerequisites are cannot change before
 -- this transaction ends: it has ended them itself, or locked them, or looks only at its own edges, which others see
@@ -24,6 +28,10 @@ declare
     ended uuid[];
     outcomes smallint[];
     policies smallint[];
+    places tid[];
+    are_met boolean;
+    met int;
+    waiting uuid[];
     falls bigint[];
     lower uuid[];
     above uuid[];
@@ -41,17 +49,35 @@ begin
         ) || array(
             select run_group.id from pgbroker.run_group where run_group.id = any (prerequisites) order by run_group.id for share skip locked
         );
+        waiting := array(
+            select job.id from pgbroker.job where job.id = any (mine) and job.status + 0 in (1 /* waiting */, 5 /* blocked */)
+        );
+        if waiting <> '{}' then
+            locked := array(
+                select job.id from pgbroker.job where job.id = any (waiting) order by job.id for no key update skip locked
+            );
+            perform pgbroker.decide_1(locked, null, null);
+            mine := array(select id from unnest(mine) as id where id = any (locked) or id <> all (waiting));
+        end if;
     end if;
     perform pgbroker.finish_groups_1(mine, later);
 
     -- An edge that says of its prerequisite what is no longer so.
-    select array_agg(stale.id), array_agg(stale.dependent_id), array_agg(stale.prerequisite_id), array_agg(stale.outcome), array_agg(stale.on_failure)
-    into edges, dependents, ended, outcomes, policies
+    select
+        array_agg(stale.id),
+        array_agg(stale.dependent_id),
+        array_agg(stale.prerequisite_id),
+        array_agg(stale.outcome),
+        array_agg(stale.on_failure),
+        array_agg(stale.place),
+        bool_and(stale.former = 0 and (stale.outcome = 10 /* completed */ or stale.on_failure = 2 /* ignore */))
+    into edges, dependents, ended, outcomes, policies, places, are_met
     from (
-        select edge.id, edge.dependent_id, edge.prerequisite_id, prerequisite.outcome, edge.on_failure
+        select edge.id, edge.dependent_id, edge.prerequisite_id, prerequisite.outcome, edge.on_failure, edge.former, edge.place
         from pgbroker.prerequisites_1(mine) as prerequisite
         cross join lateral (
-            select waiting.id, waiting.dependent_id, waiting.prerequisite_id, waiting.on_failure
+            select waiting.id, waiting.dependent_id, waiting.prerequisite_id, waiting.on_failure, waiting.outcome as former,
+                waiting.place
             from pgbroker.open_edges_to_1(prerequisite.id) as waiting
             where waiting.outcome <> prerequisite.outcome
               and (chosen is null or (waiting.dependent_id in (select unnest(chosen))) is true)
@@ -60,27 +86,43 @@ begin
         limit most
     ) as stale;
 
-    if dependents is not null then
+    if are_met then
+        -- By their places: half of what an edge costs is to be found in an index once more.
+        with free as materialized (
+            select edge.ctid as place
+            from pgbroker.job_dependency as edge
+            where edge.ctid = any (places)
+              and edge.satisfied_at is null
+            for no key update skip locked
+        ),
+        satisfied as (
+            update pgbroker.job_dependency as edge
+            set outcome = stale.outcome,
+                satisfied_at = statement_timestamp()
+            from unnest(places, outcomes) as stale (place, outcome)
+            where edge.ctid = stale.place
+              and (stale.place in (select free.place from free)) is true
+            returning edge.dependent_id
+        )
+        select count(*), array_agg(distinct satisfied.dependent_id) into met, waiting from satisfied;
+        is_short := met < cardinality(places);
+        -- After their edges: two prerequisites that end together do not see each other's, and the one who does not get
+        -- the lock leaves the dependent to a pass, which sees both.
+        locked := pgbroker.lock_dependents_1(waiting);
+        insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
+        select dependent.id, dependent.tenant_id, statement_timestamp() + later
+        from pgbroker.prerequisites_1(waiting) as dependent
+        where (dependent.id in (select unnest(locked))) is not true;
+        get diagnostics noted = row_count;
+        perform pgbroker.decide_1(locked, null, null);
+    elsif dependents is not null then
         -- What falls with them, level after level: one statement for all of it, not one for each.
         select array_agg(falling.id), array_agg(falling.dependent_id), array_agg(falling.prerequisite_id), array_agg(falling.root_id)
         into falls, lower, above, roots
         from pgbroker.falling_1(dependents, ended, outcomes, policies, most - cardinality(dependents)) as falling;
         -- The dependents first, their edges in a later statement: this one's snapshot may miss what another has just
         -- committed, and two prerequisites that end together must not each see the other as unfinished.
-        locked := array(
-            select job.id
-            from pgbroker.job
-            where job.id = any (dependents || lower)
-            order by job.id
-            for no key update skip locked
-        ) || array(
-            select run_group.id
-            from pgbroker.run_group
-            where run_group.id = any (dependents)
-            order by run_group.id
-            for no key update skip locked
-        );
-        locked := array(select id from unnest(locked) as id except select * from unnest(pgbroker.keys_in_use_1(locked)) as id);
+        locked := pgbroker.lock_dependents_1(dependents || lower);
         is_short := cardinality(locked) < (select count(distinct id) from unnest(dependents || lower) as id);
         if is_short then
             -- What hangs on one that somebody holds must wait for it; the others come to it level by level.
@@ -111,6 +153,9 @@ begin
             where stands.outcome = 0;
             get diagnostics noted = row_count;
         end if;
+    end if;
+
+    if dependents is not null then
         -- A group that failed for what it waited for, which lives again: it has no member to bring it back, perhaps.
         with reopened as (
             update pgbroker.run_group
@@ -170,12 +215,12 @@ create function pgbroker.prerequisites_1(ids uuid[])
 returns table (id uuid, tenant_id text, outcome smallint)
 language sql stable rows 10 as $function$
     select job.id, job.tenant_id::text, case when job.status >= 10 then job.status else 0::smallint end
-    from unnest(ids) as each (id)
-    join pgbroker.job on job.id = any (array[each.id])
+    from pgbroker.job
+    where job.id = any (ids)
     union all
     select run_group.id, run_group.tenant_id::text, case when run_group.state >= 10 then run_group.state else 0::smallint end
-    from unnest(ids) as each (id)
-    join pgbroker.run_group on run_group.id = any (array[each.id])
+    from pgbroker.run_group
+    where run_group.id = any (ids)
 $function$;
 
 -- Look at what was left to a pass, level after level, until so many edges have been looked at; returns how many were,
