@@ -17,7 +17,16 @@ from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.settle import settle
 from pgbroker.lifecycle.unblock import unblock_many
 from pgbroker.models import Job, JobDependency
-from tests.support.held import CLOSING, at_once, claim_apart, closing, held, outcome_of, passes_while_open, settling
+from tests.support.held import (
+    CLOSING,
+    at_once,
+    claim_apart,
+    closing,
+    held,
+    outcome_of,
+    passes_while_open,
+    settling,
+)
 from tests.support.jobs import LEASE, completed, events, status
 from tests.support.links import (
     BLOCKED,
