@@ -338,13 +338,18 @@ class ScheduleNotFound(PgBrokerError, LookupError):
 
     code = "schedule_not_found"
 
-    def __init__(self, schedule: Any, *, many: bool = False, unstored: str | None = None) -> None:
+    def __init__(
+        self, schedule: Any, *, many: bool = False, unstored: str | None = None, known: Iterable[str] = ()
+    ) -> None:
+        close = " or ".join(map(repr, get_close_matches(str(schedule), known, n=3)))
         super().__init__(
             f"the code declares the schedule {str(schedule)!r}, and it {unstored}"
             if unstored
             else f"several tenants have a schedule {schedule!r}. Say which tenant, or give its id."
             if many
-            else f"there is no schedule {str(schedule)!r}. Look at the name and the tenant.",
+            else f"there is no schedule {str(schedule)[:200]!r}. "
+            + (f"Did you mean {close}? " if close else "")
+            + "Look at the tenant, and at what there is: broker_schedules list",
             schedule=schedule,
         )
         self.schedule = schedule

@@ -12,7 +12,7 @@ from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, list_schedule_run
 from pgbroker.lifecycle.schedule import list_schedules as listing
 from pgbroker.policy.cron import Tick
 from pgbroker.policy.values import instant, whole
-from pgbroker.schedules.declare import declarations
+from pgbroker.schedules.declare import Declared, declarations
 from pgbroker.schedules.definition import Definition, troubles_of
 from pgbroker.schedules.written import written
 from pgbroker.tenancy import tenant_context
@@ -21,6 +21,9 @@ MOST_TICKS = 1_000
 # Before all names.
 FIRST = ("", UUID(int=0))
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+# Schedules among whose names is looked for those that may have been meant.
+NEAR_MAX = 500
 
 CURE_UNSTORED = "Run manage.py broker_schedules sync, or start a scheduler."
 
@@ -40,10 +43,13 @@ def get_schedule(schedule: ScheduleKey, *, using: str | None = None) -> Schedule
     schedule_id = _id_of(schedule)
     name = None if schedule_id is not None else str(schedule)
     found = listing(tenant=_tenant(), schedule_id=schedule_id, name=name, limit=2, using=alias_of(using))
-    if len(found) != 1:
-        unstored = None if found or name is None else _why_unstored(name, alias_of(using))
-        raise ScheduleNotFound(schedule, many=len(found) > 1, unstored=unstored)
-    return found[0]
+    if len(found) == 1:
+        return found[0]
+    if found or name is None:
+        raise ScheduleNotFound(schedule, many=len(found) > 1)
+    if (unstored := _why_unstored(name, alias_of(using))) is not None:
+        raise ScheduleNotFound(schedule, unstored=unstored)
+    raise ScheduleNotFound(schedule, known=_known(name, alias_of(using)))
 
 
 def history(
@@ -101,12 +107,27 @@ def as_tenant_of(line: ScheduleLine) -> AbstractContextManager[None]:
 
 def _why_unstored(name: str, alias: str) -> str | None:
     """Say why a schedule of that name, which the code declares, has no row; None where no code declares it."""
-    tenant = _tenant()
-    for each in declarations.all():
-        if each.name == name and tenant in (None, each.tenant) and each.database == alias:
+    for each in _declared(alias):
+        if each.name == name:
             _, why = written(each)
             return f"cannot be stored: {why}" if why else "is not stored yet. " + CURE_UNSTORED
     return None
+
+
+def _known(name: str, alias: str) -> set[str]:
+    """Name what may have been meant: the first of all, those that begin with that letter, and what is declared."""
+    places = (FIRST, (name[:1], FIRST[1]))
+    stored = [
+        line.name
+        for after in places
+        for line in listing(tenant=_tenant(), after=after, limit=NEAR_MAX, using=alias)
+    ]
+    return {*stored, *(each.name for each in _declared(alias))}
+
+
+def _declared(alias: str) -> list[Declared]:
+    tenant = _tenant()
+    return [each for each in declarations.all() if tenant in (None, each.tenant) and each.database == alias]
 
 
 def _id_of(schedule: ScheduleKey) -> UUID | None:

@@ -132,8 +132,8 @@ def test_show_tells_of_what_is_declared_and_has_no_row():
     for verb in ("show", "next", "run-now"):
         assert "'broken', and it cannot be stored: depends_on has 'elsewhere'" in command(verb, "broken")[1]
         assert "is not stored yet. Run manage.py broker_schedules sync, or start" in command(verb, "new")[1]
-        assert "Look at the name" in command(verb, "nobody")[1]
-    with pytest.raises(ScheduleNotFound, match="Look at the name"):
+        assert "broker_schedules list" in command(verb, "nobody")[1]
+    with pytest.raises(ScheduleNotFound, match="Look at the tenant"):
         operate.get_schedule("other")
     command("sync")
     set_row(operate.get_schedule("new").id, expression="0 3 * * *")
