@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from shlex import quote
 from typing import Any
 
 from django.apps.config import AppConfig
@@ -18,12 +19,16 @@ from pgbroker.backend import PgBrokerBackend
 from pgbroker.errors import DuplicateJobType, InvalidOption, sentence
 from pgbroker.schedules.declare import Declared, declarations
 from pgbroker.schedules.otherwise import read_otherwise
+from pgbroker.schedules.undeclared import Undeclared, list_undeclared
 from pgbroker.schedules.written import written
+from pgbroker.tenancy import scope_all
 
 OLDEST_SERVER = 150000
 BACKEND = "pgbroker.backend.PgBrokerBackend"
 # From this day on two readings are compared: the same code is told the same every day.
 ALIKE = date(2025, 1, 1)
+# Schedules in the database that are told to create jobs which nobody runs, and of each type those that are named.
+UNDECLARED_MAX, NAMED_MAX = 1_000, 5
 
 
 @checks.register("pgbroker")
@@ -181,7 +186,9 @@ def check_databases(
             continue
         try:
             found += check_server(alias)
-            found += check_migrations(alias)
+            if MigrationRecorder(connections[alias]).has_table():
+                lacking = list(check_migrations(alias))
+                found += lacking or check_types(alias)
         except DatabaseError as error:
             found.append(
                 Warning(
@@ -213,13 +220,32 @@ def check_server(alias: str) -> Iterator[CheckMessage]:
 
 
 def check_migrations(alias: str) -> Iterator[CheckMessage]:
-    """Check that our migrations are applied, where any are: an empty database is no trouble of pgbroker."""
-    connection = connections[alias]
-    if MigrationRecorder(connection).has_table() and (missing := missing_migrations(alias)):
+    """Check that our migrations are applied, in a database that has any: an empty one is no trouble of pgbroker."""
+    if missing := missing_migrations(alias):
         yield Warning(
             f"database alias {alias!r} lacks migrations of pgbroker: {', '.join(missing)}.",
             hint=f"Run: manage.py migrate pgbroker --database {alias}",
             id="pgbroker.W023",
+        )
+
+
+def check_types(alias: str) -> Iterator[CheckMessage]:
+    """Tell of job types that a schedule creates jobs of, and that this project does not declare."""
+    with scope_all():
+        found = list_undeclared(tenant=None, limit=UNDECLARED_MAX, using=alias)
+    by_type: dict[str, list[Undeclared]] = {}
+    for each in found:
+        for job_type in each.types:
+            by_type.setdefault(job_type, []).append(each)
+    for job_type, schedules in sorted(by_type.items()):
+        named = ", ".join(f"{each.name!r} of tenant {each.tenant_id}" for each in schedules[:NAMED_MAX])
+        more = len(schedules) - NAMED_MAX
+        yield Warning(
+            f"job type {job_type!r} is not declared by this project's code, and a schedule creates jobs of it, which "
+            f"wait until a worker declares it: {named}{f' and {more} more' if more > 0 else ''}.",
+            hint="Declare it again, perhaps as an alias; or stop it: manage.py broker_schedules disable "
+            f"{quote(schedules[0].name)} --tenant {schedules[0].tenant_id}",
+            id="pgbroker.W025",
         )
 
 

@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
@@ -23,6 +23,7 @@ from pgbroker.conf import project
 from pgbroker.errors import InvalidOption, PgBrokerError, ScheduleNotFound
 from pgbroker.forms import PauseForm
 from pgbroker.models import Schedule
+from pgbroker.schedule_filters import ByState, ByTypes
 from pgbroker.schedule_forms import EXAMPLE, BackfillForm, ScheduleForm
 from pgbroker.schedule_pages import describe_backfill, describe_schedule, line_of
 from pgbroker.schedules import operate
@@ -30,37 +31,23 @@ from pgbroker.schedules.otherwise import read_otherwise
 from pgbroker.schedules.remove import delete, may_delete
 from pgbroker.schedules.shown import DRIFT, local_time, utc_time
 from pgbroker.schedules.sync import declared_names, drift_of, missing
+from pgbroker.schedules.undeclared import tell_undeclared
 from pgbroker.tenancy import current_tenant
 
 # Schedules that one action takes, and ticks that one click on "backfill" creates; the command takes more.
 ACTION_MAX, BACKFILL_MAX = 100, 2_000
-STATES: dict[str, Q] = {
-    "active": Q(enabled=True, paused_at=None, next_run_at__isnull=False),
-    "paused": Q(enabled=True, paused_at__isnull=False),
-    "disabled": Q(enabled=False),
-    "ended": Q(enabled=True, paused_at=None, next_run_at=None),
-}
-
-
-class ByState(admin.SimpleListFilter):
-    title, parameter_name = "state", "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(each, each) for each in STATES]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        chosen = STATES.get(self.value() or "")
-        return queryset.filter(chosen) if chosen is not None else queryset
 
 
 class ScheduleChangeList(ChangeList):
-    """Schedules with where they differ from the code, which costs no statement."""
+    """Schedules with where they differ from the code, and what it lacks, which costs no statement."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        drifted = drift_of(map(line_of, self.result_list), using=broker_alias())
+        lines = {row.pk: line_of(row) for row in self.result_list}
+        drifted = drift_of(lines.values(), using=broker_alias())
         for row in self.result_list:
             row.drift = drifted.get(row.pk)
+            row.undeclared = tell_undeclared(lines[row.pk]) if row.enabled else ""
 
 
 @admin.register(Schedule)
@@ -77,10 +64,10 @@ class ScheduleAdmin(LookOnly):
         "shown_state",
         "shown_next",
         "shown_failures",
-        "shown_drift",
+        "shown_code",
         "shown_last",
     )
-    list_filter = (ByState,)
+    list_filter = (ByState, ByTypes)
     list_per_page = 100
     ordering = ("name", "id")
     sortable_by = ()
@@ -136,7 +123,13 @@ class ScheduleAdmin(LookOnly):
         return format_html('{}<span class="pgb-id">{}</span>', row.failure_count, row.error_code or "")
 
     @admin.display(description="code")
-    def shown_drift(self, row: Any) -> SafeString | str:
+    def shown_code(self, row: Any) -> SafeString | str:
+        if row.undeclared:
+            told = format_html('<span title="{}">{}</span>', row.undeclared, badge("undeclared"))
+            return format_html("{}<br>{}", self._declared(row), told)
+        return self._declared(row)
+
+    def _declared(self, row: Any) -> SafeString | str:
         if row.drift is not None:
             return format_html('<span title="{}">{}</span>', DRIFT[row.drift.what], badge(row.drift.what))
         if row.declared and row.declared_by != project():
