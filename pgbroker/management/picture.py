@@ -1,54 +1,18 @@
 """An overview as lines of text, for a page without end or for a screen of so many rows. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from pgbroker import reports
+from pgbroker.management.lines import BARS, Column, Frame, Line, Tone, cut, limited, table
 from pgbroker.management.output import ago, harmless
 from pgbroker.overview import LONG_WAIT_SECONDS, Failing, Overview
 from pgbroker.runtime.duties import UPKEEP
 
-Tone = Literal["plain", "heading", "warning", "error", "faint"]
-
-BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 # What a screen keeps for each section beside the queues, where there is more to tell.
 FAILING_ROWS, WORKER_ROWS, PAUSE_ROWS = 4, 3, 2
 LEAST_QUEUES = 3
-SHORTEST_NAME = 8
-GAP = "  "
 _TROUBLED = ("silent", "draining", "alive", "stopped")
-
-
-class Line(NamedTuple):
-    """One line and how it is to look."""
-
-    text: str
-    tone: Tone = "plain"
-
-
-class Column(NamedTuple):
-    """A column of a table; one that is *flexible* is cut where the line is too long, the longest first."""
-
-    heading: str
-    right: bool = False
-    flexible: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """
-    What the lines must fit into: *width* characters, and *rows*, or None for as many as it takes.
-
-    *bars* are the levels of a sparkline. *top* limits the queues on a page without end; *all_workers* lists
-    those too that are gone.
-    """
-
-    width: int | None = None
-    rows: int | None = None
-    bars: str = BARS
-    top: int | None = None
-    all_workers: bool = False
 
 
 def draw(overview: Overview, frame: Frame) -> list[Line]:
@@ -89,13 +53,6 @@ def _screen(overview: Overview, frame: Frame, rows: int) -> list[Line]:
     return [*head, *queues, *(line for section in sections for line in section)][:rows]
 
 
-def cut(text: str, width: int | None) -> str:
-    """Shorten a text to a width, with an ellipsis at its end."""
-    if width is None or len(text) <= width:
-        return text
-    return text[: max(0, width - 1)] + "…" if width > 0 else ""
-
-
 def sparkline(values: Sequence[float], bars: str = BARS) -> str:
     """Draw values as bars; the highest is the largest, and only zero is the lowest."""
     highest = max(values, default=0)
@@ -103,44 +60,6 @@ def sparkline(values: Sequence[float], bars: str = BARS) -> str:
         return bars[0] * len(values)
     steps = len(bars) - 1
     return "".join(bars[0 if value <= 0 else max(1, round(value / highest * steps))] for value in values)
-
-
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]], width: int | None) -> list[str]:
-    """Lay rows out under headings; the first line has the headings."""
-    lines = [
-        [column.heading.upper() for column in columns],
-        *([_cell(value) for value in row] for row in rows),
-    ]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
-    if width is not None:
-        _shrink(widths, columns, width)
-    return [
-        GAP.join(
-            cell.rjust(size) if column.right else cut(cell, size).ljust(size)
-            for cell, size, column in zip(line, widths, columns, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
-
-
-def _shrink(widths: list[int], columns: Sequence[Column], width: int) -> None:
-    """Take from the longest flexible column until the table fits, or nothing can be taken."""
-    flexible = [place for place, column in enumerate(columns) if column.flexible]
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    while excess > 0 and flexible:
-        longest = max(flexible, key=lambda place: widths[place])
-        if widths[longest] <= SHORTEST_NAME:
-            return
-        widths[longest] -= 1
-        excess -= 1
-
-
-def _cell(value: Any) -> str:
-    if value in (None, "") or value == []:
-        return "-"
-    if isinstance(value, list):
-        value = ",".join(map(str, value))
-    return harmless(str(value), keep="")
 
 
 def _rate(number: float | None) -> str:
@@ -245,7 +164,7 @@ def _failing(overview: Overview, frame: Frame, limit: int | None) -> list[Line]:
     failing = overview.failing
     if not failing:
         return []
-    shown, rest = _limited(failing, limit)
+    shown, rest = limited(failing, limit)
     columns = (
         Column("failing", flexible=True),
         Column("error", flexible=True),
@@ -328,7 +247,7 @@ def _upkeep(overview: Overview) -> list[Line]:
 def _pauses(overview: Overview, frame: Frame, limit: int | None) -> list[Line]:
     if not overview.pauses:
         return []
-    shown, rest = _limited(overview.pauses, limit)
+    shown, rest = limited(overview.pauses, limit)
     columns = (
         Column("paused queue", flexible=True),
         Column("type", flexible=True),
@@ -350,13 +269,6 @@ def _pauses(overview: Overview, frame: Frame, limit: int | None) -> list[Line]:
 
 def _time(instant: Any) -> str | None:
     return None if instant is None else f"{instant:%m-%d %H:%M}"
-
-
-def _limited(everything: Sequence[Any], limit: int | None) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Split off what does not fit; one line of the limit tells of the rest."""
-    if limit is None or len(everything) <= limit:
-        return everything, ()
-    return everything[: limit - 1], everything[limit - 1 :]
 
 
 def _counted(number: int, what: str) -> str:

@@ -12,8 +12,9 @@ from django.db import Error
 
 from pgbroker import db
 from pgbroker.errors import PgBrokerError
+from pgbroker.management.lines import Frame, Line, cut
 from pgbroker.management.output import ago, harmless
-from pgbroker.management.picture import Frame, Line, cut, draw
+from pgbroker.management.picture import draw
 from pgbroker.management.screen import Screen
 from pgbroker.overview import Overview, look
 

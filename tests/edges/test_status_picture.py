@@ -10,7 +10,8 @@ import pytest
 
 from docs.generated import DOCS
 from pgbroker.lifecycle.over_long import OverLong
-from pgbroker.management.picture import BARS, PLAIN_BARS, Column, Frame, cut, draw, sparkline, table
+from pgbroker.management.lines import BARS, PLAIN_BARS, Column, Frame, cut, table
+from pgbroker.management.picture import draw, sparkline
 from pgbroker.overview import Failing, Overview, QueueRates
 from pgbroker.reports import BOUND, LeaderLine, Minute, PauseLine, QueueDepth, WorkerLine, total
 from pgbroker.runtime.duties import UPKEEP

@@ -10,8 +10,9 @@ from django.core.management.base import BaseCommand, CommandParser
 from pgbroker import reports
 from pgbroker.management import exits
 from pgbroker.management.arguments import add_database, add_format, add_tenant, checked, scope_of, teach
+from pgbroker.management.lines import BARS, PLAIN_BARS, Frame, Line
 from pgbroker.management.output import as_json
-from pgbroker.management.picture import BARS, PLAIN_BARS, Frame, Line, draw
+from pgbroker.management.picture import draw
 from pgbroker.management.screen import Screen, is_drawable
 from pgbroker.management.watching import Asked, watch_in_lines, watch_on_screen
 from pgbroker.overview import Overview, look
