@@ -231,8 +231,12 @@ def check_migrations(alias: str) -> Iterator[CheckMessage]:
 
 def check_types(alias: str) -> Iterator[CheckMessage]:
     """Tell of job types that a schedule creates jobs of, and that this project does not declare."""
-    with scope_all():
-        found = list_undeclared(tenant=None, limit=UNDECLARED_MAX, using=alias)
+    try:
+        with scope_all():
+            found = list_undeclared(tenant=None, limit=UNDECLARED_MAX, using=alias)
+    except DuplicateJobType:
+        # It has been told.
+        return
     by_type: dict[str, list[Undeclared]] = {}
     for each in found:
         for job_type in each.types:

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import NamedTuple
 
 from pgbroker import db, reports
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.over_long import OverLong
+from pgbroker.lifecycle.take_due import next_schedule
+from pgbroker.policy.misfire import GRACE
 from pgbroker.states import AttemptState
 
 # Minutes of history that are drawn.
@@ -15,6 +18,10 @@ HISTORY_MINUTES = 30
 FAILING_SINCE = timedelta(hours=1)
 FAILING_BOUND = 1000
 FAILING_MAX = 20
+# Schedules in trouble that are listed, of each kind of it.
+TROUBLED_MAX = 200
+# Whose lease tells whether a scheduler runs.
+SCHEDULER = "scheduler"
 # Waiting for less is no trouble in itself.
 LONG_WAIT_SECONDS = 60.0
 
@@ -32,6 +39,21 @@ class Failing(NamedTuple):
     def error(self) -> str:
         """The error code, or how the attempt ended where there was none."""
         return self.error_code or AttemptState(self.state).label
+
+
+class TroubledSchedule(NamedTuple):
+    """
+    A schedule that does not do what it says; *trouble* is overdue, failing, or disabled since it could not be read.
+
+    It is overdue for *seconds*, or failed so long ago the last time. *times* counts failures in a row.
+    """
+
+    name: str
+    tenant_id: str
+    trouble: str
+    seconds: float | None
+    times: int
+    error: str
 
 
 class QueueRates(NamedTuple):
@@ -59,6 +81,9 @@ class Overview:
     leaders: list[reports.LeaderLine]
     over_long: list[OverLong]
     failing: list[Failing]
+    # Whether a schedule has anything to come; None where only one tenant is looked at.
+    ticks_come: bool | None
+    troubled_schedules: list[TroubledSchedule]
     rates: dict[int, QueueRates] | None
     minutes: list[reports.Minute] | None
     totals: dict[str, float] | None
@@ -87,6 +112,36 @@ class Overview:
     def per_minute(self, count: float) -> float:
         """Make a rate of what was counted."""
         return count * 60 / self.rated_seconds
+
+    @property
+    def scheduler(self) -> reports.LeaderLine | None:
+        """Who creates what schedules are due; None while nobody does."""
+        return next((each for each in self.leaders if each.duty == SCHEDULER and each.leads), None)
+
+    @property
+    def overdue_schedules(self) -> int:
+        """How many schedules have a tick that is late; at most `TROUBLED_MAX`."""
+        return sum(each.trouble == "overdue" for each in self.troubled_schedules)
+
+    @property
+    def more_troubled(self) -> bool:
+        """Tell whether more schedules may be in trouble than are listed."""
+        kinds = [each.trouble for each in self.troubled_schedules]
+        return any(kinds.count(each) >= TROUBLED_MAX for each in set(kinds))
+
+    @property
+    def lacks_scheduler(self) -> bool:
+        """Tell whether nobody creates what is to come, or is late already."""
+        return self.scheduler is None and bool(self.ticks_come or self.overdue_schedules)
+
+    def cure_of(self, troubled: TroubledSchedule) -> str:
+        """Return the command that ends the trouble, or tells how to."""
+        which = f"{quote(troubled.name)} --tenant {troubled.tenant_id}"
+        if troubled.trouble == "disabled":
+            return f"broker_schedules enable {which}"
+        if troubled.trouble == "overdue" and self.lacks_scheduler:
+            return "broker_scheduler"
+        return f"broker_schedules show {which}"
 
     def rates_of(self, depth: reports.QueueDepth) -> QueueRates | None:
         """Return how many attempts ended in a queue; None where that is not known."""
@@ -122,6 +177,12 @@ def list_failing(*, using: str | db.Session) -> list[Failing]:
     return db.fetch("failing", asked, Failing._make, using=using)
 
 
+def list_troubled_schedules(*, using: str | db.Session) -> list[TroubledSchedule]:
+    """List schedules that are overdue, that fail, or that a pass has disabled: at most `TROUBLED_MAX` of each."""
+    asked = {"tenant": reports.tenant_predicate(), "grace": GRACE, "bound": TROUBLED_MAX}
+    return db.fetch("schedule_troubles", asked, TroubledSchedule._make, using=using)
+
+
 def look(*, tenant: str | None, minutes: int, using: str | db.Session) -> Overview:
     """
     Look at everything, in the scope of the context, which shows *tenant* alone or, without one, all.
@@ -129,8 +190,10 @@ def look(*, tenant: str | None, minutes: int, using: str | db.Session) -> Overvi
     Rates are over the last *minutes*. Each statement has a bound of its own.
     """
     now = database_time(using=using)
-    rates = history = totals = None
+    rates = history = totals = ticks_come = None
     if tenant is None:
+        coming = next_schedule(using=using)
+        ticks_come = coming.seconds is not None or coming.waits
         counted = db.fetch("queue_rates", {"minutes": minutes}, QueueRates._make, using=using)
         rates = {each.queue_id: each for each in counted}
         history = reports.list_minutes(minutes=max(minutes, HISTORY_MINUTES + 1), using=using)
@@ -144,6 +207,8 @@ def look(*, tenant: str | None, minutes: int, using: str | db.Session) -> Overvi
         leaders=reports.list_leaders(using=using),
         over_long=reports.list_over_long(using=using),
         failing=list_failing(using=using),
+        ticks_come=ticks_come,
+        troubled_schedules=list_troubled_schedules(using=using),
         rates=rates,
         minutes=None if history is None else history[-HISTORY_MINUTES - 1 : -1],
         totals=totals,

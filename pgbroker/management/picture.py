@@ -6,6 +6,7 @@ from typing import Any
 from pgbroker import reports
 from pgbroker.management.lines import BARS, Column, Frame, Line, Tone, cut, limited, table
 from pgbroker.management.output import ago, harmless
+from pgbroker.management.schedule_troubles import tell_scheduler, tell_troubles
 from pgbroker.overview import LONG_WAIT_SECONDS, Failing, Overview
 from pgbroker.runtime.duties import UPKEEP
 
@@ -26,6 +27,7 @@ def _page(overview: Overview, frame: Frame) -> list[Line]:
         [*_summary(overview), *_throughput(overview, frame)],
         _queues(overview, frame, frame.top),
         _failing(overview, frame, None),
+        [*tell_scheduler(overview), *tell_troubles(overview, frame)],
         [*_workers(overview, frame, None), *_upkeep(overview)],
         _pauses(overview, frame, None),
     ]
@@ -36,11 +38,15 @@ def _screen(overview: Overview, frame: Frame, rows: int) -> list[Line]:
     head = [*_summary(overview), *_throughput(overview, frame)]
     left = rows - len(head)
     sections = []
+    scheduler = tell_scheduler(overview)
     # The queues get what the others leave; where there is little room, the least pressing goes first.
     for section in (
         _failing(overview, frame, FAILING_ROWS),
+        scheduler if overview.lacks_scheduler else [],
+        tell_troubles(overview, frame),
         _pauses(overview, frame, PAUSE_ROWS),
         _upkeep(overview),
+        [] if overview.lacks_scheduler else scheduler,
         _workers(overview, frame, WORKER_ROWS),
     ):
         if section and left - len(section) >= LEAST_QUEUES + 2:

@@ -90,6 +90,16 @@ def test_two_handlers_of_one_name_are_told(monkeypatch):
     assert (message.id, message.hint) == ("pgbroker.E004", "Give one of them another name=.")
 
 
+@pytest.mark.django_db
+def test_two_handlers_of_one_name_keep_no_database_from_being_checked(monkeypatch):
+    def types():
+        raise DuplicateJobType("job type 'a.b' is declared twice.")
+
+    monkeypatch.setattr(registry, "types", types)
+
+    assert checks.check_databases(None, databases=["default"]) == []
+
+
 def test_tasks_that_send_jobs_elsewhere_are_warned_of(settings):
     module = "django_tasks" if "django_tasks" in settings.INSTALLED_APPS else "django.tasks"
     settings.TASKS = {"default": {"BACKEND": f"{module}.backends.immediate.ImmediateBackend"}}

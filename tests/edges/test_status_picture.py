@@ -12,9 +12,10 @@ from docs.generated import DOCS
 from pgbroker.lifecycle.over_long import OverLong
 from pgbroker.management.lines import BARS, PLAIN_BARS, Column, Frame, cut, table
 from pgbroker.management.picture import draw, sparkline
-from pgbroker.overview import Failing, Overview, QueueRates
+from pgbroker.overview import TROUBLED_MAX, Failing, Overview, QueueRates, TroubledSchedule
 from pgbroker.reports import BOUND, LeaderLine, Minute, PauseLine, QueueDepth, WorkerLine, total
 from pgbroker.runtime.duties import UPKEEP
+from pgbroker.runtime.scheduling import SCHEDULER
 from pgbroker.states import AttemptState
 from tests.docs.walkthrough import blocks
 
@@ -68,6 +69,11 @@ def leader(**facts: Any) -> LeaderLine:
     return LeaderLine(holder=UUID(int=1), since=NOW, **known)
 
 
+def troubled(name: str = "nightly", trouble: str = "failing", **facts: Any) -> TroubledSchedule:
+    known = {"tenant_id": "default", "seconds": 75.0, "times": 3, "error": "unknown_queue"} | facts
+    return TroubledSchedule(name, trouble=trouble, **known)
+
+
 def overview(**facts: Any) -> Overview:
     minutes = [minute(back, done=back) for back in range(30, 0, -1)]
     known: dict[str, Any] = {
@@ -79,6 +85,8 @@ def overview(**facts: Any) -> Overview:
         "leaders": [leader()],
         "over_long": [],
         "failing": [],
+        "ticks_come": False,
+        "troubled_schedules": [],
         "rates": {},
         "minutes": minutes,
         "totals": total(minutes[-5:]),
@@ -95,6 +103,16 @@ BUSY = overview(
     rates={number: QueueRates(number, done=number * 1000, errors=number) for number in range(1, 201)},
 )
 
+TROUBLES = overview(
+    depths=BUSY.depths,
+    pauses=BUSY.pauses,
+    workers=BUSY.workers,
+    failing=BUSY.failing,
+    rates=BUSY.rates,
+    ticks_come=True,
+    troubled_schedules=[troubled(f"a-schedule-{number}" * 9, error="y" * 190) for number in range(30)],
+)
+
 
 def texts(shown: Overview, **frame: Any) -> list[str]:
     return [line.text for line in draw(shown, Frame(**frame))]
@@ -106,7 +124,9 @@ def found(lines: list[str], start: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "shown", [BUSY, overview(), overview(depths=[], workers=[])], ids=["busy", "calm", "new"]
+    "shown",
+    [BUSY, TROUBLES, overview(), overview(depths=[], workers=[])],
+    ids=["busy", "troubles", "calm", "new"],
 )
 @pytest.mark.parametrize("width", [1, 20, 60, 80, 200])
 def test_it_fits_whatever_there_is_and_however_small_the_screen(shown: Overview, width: int) -> None:
@@ -217,6 +237,112 @@ def test_without_a_worker_it_is_no_failure_that_nobody_leads(workers: list[Worke
     assert line.tone == "faint"
 
 
+NO_SCHEDULER = "scheduler: none runs: start broker_scheduler, or broker_worker --with-scheduler"
+OVERDUE = [troubled(trouble="overdue", times=0, error="")]
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"ticks_come": False}, []),
+        ({"ticks_come": None}, []),
+        ({"ticks_come": True}, [(NO_SCHEDULER, "warning")]),
+        ({"ticks_come": True, "troubled_schedules": OVERDUE}, [(NO_SCHEDULER, "error")]),
+        # Of one tenant it is known by what is late alone.
+        ({"ticks_come": None, "troubled_schedules": OVERDUE}, [(NO_SCHEDULER, "error")]),
+        ({"ticks_come": True, "leaders": [leader()]}, [(NO_SCHEDULER, "warning")]),
+        (
+            {"ticks_come": True, "leaders": [leader(duty=SCHEDULER, name="s1", seconds=-1.0)]},
+            [(NO_SCHEDULER, "warning")],
+        ),
+        (
+            {"ticks_come": True, "leaders": [leader(duty=SCHEDULER, name="s1")]},
+            [("scheduler: s1", "plain")],
+        ),
+    ],
+)
+def test_who_creates_what_is_due_is_told_or_that_nobody_does(facts: Any, told: list[Any]) -> None:
+    for frame in (Frame(), Frame(width=80, rows=24)):
+        lines = draw(overview(**facts), frame)
+
+        assert [line for line in lines if line.text.startswith("scheduler: ")] == told
+
+
+def test_each_schedule_in_trouble_has_its_cure_on_a_page() -> None:
+    shown = overview(
+        leaders=[leader(duty=SCHEDULER)],
+        troubled_schedules=[
+            troubled("late", "overdue", times=0, error=""),
+            troubled("two words", "failing", tenant_id="acme"),
+            troubled("odd", "disabled", seconds=None, times=0, error="[invalid_cron] no"),
+        ],
+    )
+
+    lines = draw(shown, Frame())
+
+    heading = next(place for place, line in enumerate(lines) if line.text.startswith("SCHEDULE "))
+    at, end = lines[heading].text.index("CURE"), lines[heading].text.index("ERROR")
+    assert [line.text[at:end].strip() for line in lines[heading : heading + 4]] == [
+        "CURE",
+        "broker_schedules show late --tenant default",
+        "broker_schedules show 'two words' --tenant acme",
+        "broker_schedules enable odd --tenant default",
+    ]
+    assert lines[heading + 3].text.endswith("  [invalid_cron] no")
+    assert lines[heading + 2].text.split()[2:7] == ["acme", "failing", "1m", "15s", "3"]
+    assert {line.tone for line in lines[heading + 1 : heading + 4]} == {"error"}
+
+
+def test_what_is_late_since_no_scheduler_runs_is_cured_by_one() -> None:
+    assert found(texts(overview(troubled_schedules=OVERDUE)), "nightly").split()[-2:] == [
+        "broker_scheduler", "-"
+    ]  # fmt: skip
+
+
+def test_a_screen_keeps_three_rows_for_schedules_and_the_cure_of_the_first() -> None:
+    lines = texts(TROUBLES, width=80, rows=40)
+
+    heading = next(place for place, line in enumerate(lines) if line.startswith("SCHEDULE "))
+    assert lines[heading].split() == ["SCHEDULE", "TENANT", "TROUBLE", "SINCE", "TIMES", "ERROR"]
+    assert [line[:12] for line in lines[heading + 1 : heading + 3]] == ["a-schedule-0", "a-schedule-1"]
+    assert lines[heading + 3] == "+ 28 more schedules in trouble: broker_schedules list"
+    assert lines[heading + 4].startswith("cure of the first: broker_schedules show a-schedule-0")
+    assert lines[heading - 1] == NO_SCHEDULER
+
+
+def test_where_many_are_overdue_what_fails_is_to_be_seen_too() -> None:
+    late = [troubled(f"late-{number}", "overdue", times=0, error="") for number in range(40)]
+    shown = overview(troubled_schedules=[*late, troubled("fails"), troubled("odd", "disabled")])
+
+    lines = texts(shown)
+    heading = next(place for place, line in enumerate(lines) if line.startswith("SCHEDULE "))
+
+    names = [line.split()[0] for line in lines[heading + 1 : heading + 20]]
+    assert names == [*(f"late-{number}" for number in range(17)), "fails", "odd"]
+    on_a_screen = texts(shown, width=80, rows=30)
+    assert [line.split()[0] for line in on_a_screen if line.startswith(("late", "fails", "odd"))] == [
+        "late-0", "fails"
+    ]  # fmt: skip
+
+
+def test_that_no_scheduler_runs_outlasts_the_list_where_there_is_little_room() -> None:
+    lines = texts(TROUBLES, width=80, rows=15)
+
+    assert NO_SCHEDULER in lines
+    assert not any(line.startswith("SCHEDULE ") for line in lines)
+
+
+def test_a_kind_of_trouble_that_is_listed_up_to_its_bound_says_so() -> None:
+    many = [troubled(f"s{number}") for number in range(TROUBLED_MAX)]
+
+    assert f"+ {TROUBLED_MAX - 19}+ more schedules in trouble: broker_schedules list" in texts(
+        overview(troubled_schedules=many)
+    )
+    assert f"+ {TROUBLED_MAX - 20} more schedules in trouble: broker_schedules list" in texts(
+        overview(troubled_schedules=many[1:])
+    )
+
+
 def test_what_runs_for_too_long_is_told_with_the_longest() -> None:
     late = [
         OverLong(UUID(int=number), 1, UUID(int=9), "default", 1, 1, 1, number * 60.0) for number in (1, 2)
@@ -269,7 +395,12 @@ def test_counts_that_reach_their_bound_say_so() -> None:
 
 
 def test_names_cannot_move_the_cursor() -> None:
-    shown = overview(workers=[worker(1, name="\x1b[2Jgone\n")], pauses=[pause("mail", reason="\x1b]0;x\x07")])
+    shown = overview(
+        workers=[worker(1, name="\x1b[2Jgone\n")],
+        pauses=[pause("mail", reason="\x1b]0;x\x07")],
+        leaders=[leader(duty=SCHEDULER, name="\x1b[2J")],
+        troubled_schedules=[troubled("\x1b[2Jgone\n", error="\x1b]0;x\x07")],
+    )
 
     assert "\x1b" not in "".join(texts(shown, width=80, rows=24))
     assert "\n" not in "".join(texts(shown, width=80, rows=24))

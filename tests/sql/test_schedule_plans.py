@@ -7,6 +7,7 @@ Half of it runs in functions, whose plans nobody sees: counted are the rows that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from uuid import UUID
@@ -20,6 +21,7 @@ from django.urls import reverse
 from pgbroker.lifecycle.dispatch import dispatch
 from pgbroker.lifecycle.take_due import hold_schedule, next_schedule, take_due
 from pgbroker.lifecycle.trim_schedule_runs import trim_schedule_runs
+from pgbroker.overview import TROUBLED_MAX, list_troubled_schedules
 from pgbroker.policy.cron import zones
 from pgbroker.reports import read_schedule_depth
 from pgbroker.schedules import operate
@@ -69,6 +71,18 @@ FILL = """
 """
 
 
+TROUBLES = 15
+# Of each five: overdue, failing, and disabled by a pass. Many are stopped by hand, some of which had failed.
+TROUBLE = """
+    update pgbroker.schedule set next_run_at = statement_timestamp() - interval '30 minutes'
+    where name in ('s2', 's2002', 's4002', 's6002', 's8002');
+    update pgbroker.schedule set failure_count = 3, failed_at = statement_timestamp()
+    where name in ('s3', 's2003', 's4003', 's6003', 's8003');
+    update pgbroker.schedule set enabled = false, next_run_at = null, disabled_reason = '[invalid_cron] not one'
+    where name in ('s4', 's2004', 's4004', 's6004', 's8004');
+"""
+
+
 @pytest.fixture
 def full(transactional_db: None) -> Iterator[None]:
     """Fill the tables, and let no autovacuum come by."""
@@ -86,6 +100,7 @@ def full(transactional_db: None) -> Iterator[None]:
                 type_id=type_id(),
             )
         )
+        cursor.execute(TROUBLE)
     yield
     with connection.cursor() as cursor:
         cursor.execute(";".join(f"alter table {name} reset (autovacuum_enabled)" for name in names))
@@ -100,6 +115,7 @@ def root(db: None) -> Client:
 
 def test_what_is_read_follows_from_what_is_asked_for_and_not_from_the_tables(full, session, superuser, root):
     meter = Meter(session, TABLES)
+    assert len(list_troubled_schedules(using=session)) == TROUBLES
     everything = meter.read(
         lambda: session.connection.execute("select count(template) from pgbroker.schedule")
     )
@@ -172,6 +188,12 @@ def too_dear_of(meter: Meter, root: Client, place: int) -> dict[str, list[tuple[
         with scope_all():
             operate.list_schedules(after=(name, line.id), limit=PAGE)
 
+    # Some of those that were due may be overdue by now. The one tenant has all schedules that there are.
+    for scope in (nullcontext, scope_all):
+        with scope():
+            measure("troubles", 2 * TROUBLED_MAX, lambda: list_troubled_schedules(using=session))
+            read = meter.read(lambda: list_troubled_schedules(using=session))
+        assert set(read) <= {"schedule_due", "schedule_failing", "schedule_unreadable"}
     # Former versions of the page before this one may still stand in the index: nobody has come by to clear up.
     measure("next_schedule", 10 + PAGE, lambda: next_schedule(using=session))
     # Itself, by two indexes; the occurrences of each, which are five, and their jobs.

@@ -26,7 +26,10 @@ PATIENCE = timedelta(seconds=30)
 
 
 class Command(BaseCommand):
-    help = "Show queues, workers, what fails, pauses and rates: once, or again and again with --watch."
+    help = (
+        "Show queues, workers, what fails, schedules in trouble, pauses and rates: once, or again and again with "
+        "--watch."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         teach(
@@ -148,6 +151,11 @@ broker_status --format json --watch 60 | tee -a status.jsonl
             "workers": [each._asdict() for each in workers],
             "workers_left_out": len(overview.workers) - len(workers),
             "leaders": [{**each._asdict(), "leads": each.leads} for each in overview.leaders],
+            "scheduler": None if overview.scheduler is None else overview.scheduler.name,
+            "lacks_scheduler": overview.lacks_scheduler,
+            "troubled_schedules": [
+                {**each._asdict(), "cure": overview.cure_of(each)} for each in overview.troubled_schedules
+            ],
             "over_long": [each._asdict() for each in overview.over_long],
             "minutes": overview.rated_minutes,
             "rates": overview.totals,

@@ -472,7 +472,10 @@ create index schedule_pause_ends on pgbroker.schedule (paused_until, id) where p
 create index schedule_declared on pgbroker.schedule (declared_by) where declared;
 -- For lists of all tenants.
 create index schedule_name on pgbroker.schedule (name, id);
--- For whoever counts them.
+-- For whoever looks for trouble, or counts it.
+create index schedule_failing on pgbroker.schedule (id) where failure_count > 0;
+-- What a pass has disabled: its reason begins with the code of the error.
+create index schedule_unreadable on pgbroker.schedule (id) where not enabled and disabled_reason ~ '^\[[a-z_]+\] ';
 create index schedule_stopped on pgbroker.schedule (id) where not enabled or paused_at is not null;
 
 -- Which code speaks for the schedules of a project: the newest. former: what spoke before it, the latest last.
