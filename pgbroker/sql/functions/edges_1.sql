@@ -30,10 +30,12 @@ end
 $function$;
 
 -- A job that has ended lives again: what was decided because of it is to be looked at, and its group is open-ended
--- again. The group at once, the dependents by a pass, in case they are many.
+-- again. The group at once, the dependents by a pass, in case they are many. One trigger for all of it: each has its price
+-- in every claim and settle.
 create function pgbroker.job_revived_1() returns trigger
 language plpgsql as $function$
 begin
+    perform pgbroker.note_back_1(new.id, null);
     if new.run_group_id is not null then
         update pgbroker.run_group
         set state = 1 /* sealed */,

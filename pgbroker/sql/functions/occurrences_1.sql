@@ -85,38 +85,39 @@ begin
 end
 $function$;
 
--- A job or a run group that comes back: its occurrence is not over after all.
-create function pgbroker.run_is_back_1() returns trigger
-language plpgsql
+-- A job or a run group has come back: its occurrence is not over after all. Also where there is no such note yet: whoever
+-- is about to write one is to meet this change.
+create function pgbroker.note_back_1(job uuid, run_group uuid) returns void
+language plpgsql volatile
     set enable_seqscan = off
     set plan_cache_mode = force_generic_plan
 as $function$
 begin
-    -- Also where there is no such note yet: whoever is about to write one is to meet this change.
-    if tg_table_name = 'job' then
+    if job is not null then
         update pgbroker.schedule_run as run
         set seen_over = false
-        where run.job_id = new.id;
+        where run.job_id = note_back_1.job;
     else
         update pgbroker.schedule_run as run
         set seen_over = false
-        where run.run_group_id = new.id;
+        where run.run_group_id = note_back_1.run_group;
     end if;
-    return null;
 end
 $function$;
 
-create trigger job_is_back
-    after update of status on pgbroker.job
-    for each row
-    when (old.status >= 10 and new.status < 10)
-    execute function pgbroker.run_is_back_1();
+create function pgbroker.group_is_back_1() returns trigger
+language plpgsql as $function$
+begin
+    perform pgbroker.note_back_1(null, new.id);
+    return null;
+end
+$function$;
 
 create trigger group_is_back
     after update of state on pgbroker.run_group
     for each row
     when (old.state >= 10 and new.state < 10)
-    execute function pgbroker.run_is_back_1();
+    execute function pgbroker.group_is_back_1();
 
 -- Enqueue entries, whatever is wrong with some of them: where the call fails as a whole, each entry has its own.
 create function pgbroker.enqueue_each_1(jobs jsonb)
