@@ -16,6 +16,7 @@ from django.db import connections
 from docs.generated import DOCS
 from testproject.pg_cluster import SUPERUSER
 from tests.docs.walkthrough import Reader, blocks, reader
+from tests.support.databases import drop_database
 
 
 def look_into_the_admin(somebody: Reader) -> str:
@@ -68,5 +69,5 @@ def test_the_sql_makes_an_ordinary_role_that_owns_the_database() -> None:
 
                 assert found.fetchone() == (False,)
         finally:
-            server.execute(f"drop database if exists {name} with (force)")
+            drop_database(server, name)
             server.execute(f"drop role if exists {name}")

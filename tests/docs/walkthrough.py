@@ -31,6 +31,8 @@ from uuid import uuid4
 import psycopg
 from django.db import connections
 
+from tests.support.databases import drop_database
+
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w{}-]*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$", re.M | re.S
@@ -79,7 +81,7 @@ def empty_database() -> Iterator[tuple[str, dict[str, str]]]:
         try:
             yield name, {f"PG{key.upper()}": str(value) for key, value in parameters.items()}
         finally:
-            server.execute(f"drop database {name} with (force)")
+            drop_database(server, name)
 
 
 class Reader:

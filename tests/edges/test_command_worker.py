@@ -23,6 +23,7 @@ from pgbroker.lifecycle.declare import declare_queues
 from pgbroker.models import Execution, Job, Queue, Worker
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
+from tests.support.databases import drop_database
 from tests.support.jobs import enqueue_one, executions, guards_off, status
 from tests.support.sessions import conninfo, environment_of_processes
 
@@ -185,7 +186,7 @@ def test_a_database_without_migrations_ends_it_with_4(start):
             worker = start(url=conninfo(dbname=name))
             assert worker.code() == 4
         finally:
-            server.execute(f'drop database "{name}" with (force)')
+            drop_database(server, name)
     assert "[schema_too_old]" in worker.said
     assert "manage.py migrate pgbroker" in worker.said
 

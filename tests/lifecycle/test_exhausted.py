@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -88,7 +88,7 @@ def test_a_job_that_used_its_last_attempt_brings_forth_the_job_that_was_asked_fo
 
     ((after, argument),) = made()
     job = Job.objects.get(pk=dead)
-    assert argument.pop("died_at") == job.finished_at.isoformat()
+    assert datetime.fromisoformat(argument.pop("died_at")) == job.finished_at
     assert argument == {
         "job_id": str(dead), "job_type": TYPE, "queue": "default", "attempts": 1, "error_code": "boom",
         "error": "it broke",

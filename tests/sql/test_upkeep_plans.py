@@ -145,9 +145,9 @@ def test_a_look_near_by_stays_cheap_beside_a_held_snapshot(duty, session, explai
             world = World(session)
             ask(ADA)
             hints = sampled(session)
-        for number in range(4):
+        for number in range(5):
             with explained.paused():
-                ended(world, 1000, duty, hours_ago=4 - number)
+                ended(world, 1000, duty, hours_ago=5 - number)
             for near in (True, False):
                 within = NEAR if near else EVERYTHING
                 match duty:
@@ -163,7 +163,8 @@ def test_a_look_near_by_stays_cheap_beside_a_held_snapshot(duty, session, explai
                 with explained.paused():
                     hints = sampled(session, hints, within=NEAR)
 
-    near_by, everything = zip(*costs, strict=True)
+    # The first look reads what the server has to know of the tables, too.
+    near_by, everything = zip(*costs[1:], strict=True)
     assert max(near_by) < 1.1 * min(near_by) + 5, costs
     assert everything[-1] > min(everything) + 30, costs
     assert everything[-1] > near_by[-1] + 30, costs

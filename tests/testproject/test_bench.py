@@ -16,6 +16,7 @@ from django.db import connections
 
 from testproject import database
 from testproject.bench import compare, environments, ran, tables
+from tests.support.databases import drop_database
 
 ROOT = Path(database.__file__).parent.parent
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -50,7 +51,7 @@ def bench() -> Iterator[Bench]:
         try:
             yield run
         finally:
-            connection.execute(f"drop database {name} with (force)")
+            drop_database(connection, name)
 
 
 def test_a_row_runs_with_a_worker_process_of_its_own_and_says_all_there_is_to_know(bench):

@@ -20,6 +20,7 @@ import pytest
 from django.db import connections
 
 from testproject import database
+from tests.support.databases import drop_database
 
 ROOT = Path(database.__file__).parent.parent
 # How long anything here may take; it decides no outcome.
@@ -50,7 +51,7 @@ def url() -> Iterator[str]:
         try:
             yield psycopg.conninfo.make_conninfo(**parameters, dbname=name)
         finally:
-            connection.execute(f"drop database {name} with (force)")
+            drop_database(connection, name)
 
 
 @dataclass

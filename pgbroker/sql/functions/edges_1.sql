@@ -23,8 +23,7 @@ begin
         -- A pass finds them itself, being under way.
         perform pg_notify('pgbroker', '*resolve');
     else
-        -- More than a batch has jobs: where one waits for each, nothing is left over, and nobody looks for it.
-        perform pgbroker.resolve_1(awaited, 600, interval '0', null, true);
+        perform pgbroker.resolve_1(awaited, 500, interval '0', null, true);
     end if;
 end
 $function$;

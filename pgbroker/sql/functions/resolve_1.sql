@@ -41,6 +41,7 @@ declare
     more bigint;
     left_over bigint := 0;
     is_short boolean := false;
+    is_more boolean;
 begin
     perform set_config('pgbroker.resolving', 'on', true);
     if not held then
@@ -81,10 +82,19 @@ begin
             from pgbroker.open_edges_to_1(prerequisite.id) as waiting
             where waiting.outcome <> prerequisite.outcome
               and (chosen is null or (waiting.dependent_id in (select unnest(chosen))) is true)
-            limit most
+            limit most + 1
         ) as edge
-        limit most
+        limit most + 1
     ) as stale;
+    is_more := cardinality(edges) > most;
+    if is_more then
+        edges := edges[:most];
+        dependents := dependents[:most];
+        ended := ended[:most];
+        outcomes := outcomes[:most];
+        policies := policies[:most];
+        places := places[:most];
+    end if;
 
     if are_met then
         -- By their places: half of what an edge costs is to be found in an index once more.
@@ -92,7 +102,7 @@ begin
             select edge.ctid as place
             from pgbroker.job_dependency as edge
             where edge.ctid = any (places)
-              and edge.satisfied_at is null
+              and (edge.satisfied_at is null) is true
             for no key update skip locked
         ),
         satisfied as (
@@ -184,13 +194,13 @@ begin
         noted := noted + more;
     end if;
 
-    if cardinality(mine) < cardinality(prerequisites) or cardinality(dependents) >= most or is_short then
+    if cardinality(mine) < cardinality(prerequisites) or is_more or is_short then
         insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
         select
             prerequisite.id,
             prerequisite.tenant_id,
             -- What is only too much for one time goes on at once; what somebody holds, later.
-            statement_timestamp() + case when cardinality(dependents) >= most then interval '0' else later end
+            statement_timestamp() + case when is_more then interval '0' else later end
         from pgbroker.prerequisites_1(prerequisites) as prerequisite
         where (prerequisite.id in (select unnest(mine))) is not true
            or exists (
