@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
         return 0
     commands = {
         # pytest obeys the last -m, so that `-m slow` among the arguments runs the others.
-        "test": ["-m", "pytest", "--numprocesses=2", "-m", "not slow", *rest],
+        "test": ["-m", "pytest", "--numprocesses=2", "--dist=worksteal", "-m", "not slow", *rest],
         "types": ["-m", "mypy", *rest],
         "docs": ["-m", "sphinx", "-E", "-W", "--keep-going", "-b", "html", "docs", "build/docs", *rest],
         "demo": ["-m", "testproject.demo", *rest],
