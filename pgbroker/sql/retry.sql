@@ -85,10 +85,9 @@ ended as materialized (
         expired.missing,
         coalesce(expired.barred_by, (
             select edge.prerequisite_id
-            from pgbroker.open_edges_of_1(judged.id) as edge
+            from pgbroker.bad_edges_of_1(judged.id) as edge
             cross join lateral pgbroker.prerequisites_1(array[edge.prerequisite_id]) as prerequisite
-            where edge.outcome > 0
-              and prerequisite.outcome > 10
+            where prerequisite.outcome > 10
               and edge.prerequisite_id not in (select locked.id from locked where locked.id = any (%(job_ids)s::uuid[]))
             limit 1
         )) as barred_by

@@ -323,7 +323,7 @@ create table pgbroker.job_dependency (
 create unique index job_dependency_edge on pgbroker.job_dependency (dependent_id, uuid_send(prerequisite_id));
 create index job_dependency_open on pgbroker.job_dependency (dependent_id, outcome)
     where coalesce(satisfied_at, 'infinity') = 'infinity';
-create index job_dependency_prerequisite on pgbroker.job_dependency (prerequisite_id, satisfied_at, outcome);
+create index job_dependency_prerequisite on pgbroker.job_dependency (prerequisite_id, satisfied_at);
 
 -- What a job waits for that need not exist yet: a group, or a job in one, by name. One that has expired is kept with
 -- its job: a retry looks it up again.

@@ -24,10 +24,9 @@ begin
     update pgbroker.job_dependency as edge
     set satisfied_at = statement_timestamp()
     from unnest(blocked) as stopped (id)
-    cross join lateral pgbroker.open_edges_of_1(stopped.id) as bad
+    cross join lateral pgbroker.bad_edges_of_1(stopped.id) as bad
     where edge.id = any (array[bad.id])
       and (edge.satisfied_at is null) is true
-      and bad.outcome > 0
       and not pgbroker.is_alive_1(bad.prerequisite_id);
     delete from pgbroker.job_state
     where job_state.job_id = any (blocked)

@@ -117,8 +117,7 @@ begin
             select ended.on_failure, ended.prerequisite_id, ended.outcome
             from (
                 select edge.on_failure, edge.prerequisite_id, edge.outcome
-                from pgbroker.open_edges_of_1(job.id) as edge
-                where edge.outcome > 0
+                from pgbroker.bad_edges_of_1(job.id) as edge
                 order by edge.on_failure, edge.prerequisite_id
                 offset 0
             ) as ended

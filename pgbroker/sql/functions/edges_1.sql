@@ -56,10 +56,9 @@ begin
         with stale as (
             update pgbroker.job_dependency as edge
             set outcome = 0
-            from pgbroker.open_edges_of_1(new.id) as bad
+            from pgbroker.bad_edges_of_1(new.id) as bad
             where edge.id = any (array[bad.id])
               and (edge.satisfied_at is null) is true
-              and bad.outcome > 0
             returning edge.prerequisite_id
         )
         insert into pgbroker.unresolved (prerequisite_id, tenant_id)

@@ -55,9 +55,8 @@ begin
                 over.id,
                 exists (
                     select
-                    from pgbroker.open_edges_of_1(over.id) as edge
-                    where edge.outcome > 0
-                      and edge.on_failure = 0 /* cancel */
+                    from pgbroker.bad_edges_of_1(over.id) as edge
+                    where edge.on_failure = 0 /* cancel */
                 ) as barred,
                 (select count(*) from pgbroker.job where job.run_group_id = over.id) as members,
                 (select count(*) from pgbroker.bad_members_1(over.id)) as bad

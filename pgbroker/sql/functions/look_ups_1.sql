@@ -35,6 +35,20 @@ language sql stable as $function$
     offset 0
 $function$;
 
+-- Those of its open edges whose prerequisite ended in another way than it should. By job_dependency_open: a job may wait
+-- for ten thousand others, none of which has.
+create function pgbroker.bad_edges_of_1(dependent uuid)
+returns table (id bigint, prerequisite_id uuid, on_failure smallint, outcome smallint)
+language sql stable as $function$
+    select edge.id, edge.prerequisite_id, edge.on_failure, edge.outcome
+    from pgbroker.job_dependency as edge
+    where edge.dependent_id = dependent
+      and coalesce(edge.satisfied_at, 'infinity') = 'infinity'
+      and edge.outcome > 0
+    order by edge.outcome
+    offset 0
+$function$;
+
 -- How deep a job is: its longest chain, which all its edges know; null where it has none.
 create function pgbroker.level_of_1(dependent uuid) returns int
 language sql stable as $function$

@@ -175,9 +175,8 @@ begin
               and run_group.state = 11 /* failed */
               and not exists (
                   select
-                  from pgbroker.open_edges_of_1(run_group.id) as edge
-                  where edge.outcome > 0
-                    and edge.on_failure = 0 /* cancel */
+                  from pgbroker.bad_edges_of_1(run_group.id) as edge
+                  where edge.on_failure = 0 /* cancel */
               )
             returning run_group.id, run_group.tenant_id
         )

@@ -13,7 +13,10 @@ $function$;
 
 -- Tell whether a job still has to wait: for an edge, or for what is still to come.
 create function pgbroker.is_held_1(job uuid) returns boolean
-language plpgsql stable as $function$
+language plpgsql stable
+    -- Asked of each job of many: planned anew, that costs ten times as much as it does.
+    set plan_cache_mode = force_generic_plan
+as $function$
 begin
     return exists (select from pgbroker.open_edges_of_1(job))
         or exists (select from pgbroker.deferred_reference as deferred where deferred.dependent_id = job);
