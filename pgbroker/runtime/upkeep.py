@@ -159,10 +159,13 @@ class Upkeep:
         except Exception as error:
             self._after_failure(turn, error)
             return
-        turn.cost += time.monotonic() - began
+        took = time.monotonic() - began
+        turn.cost += took
         turn.limit = min(PAGE, turn.limit * 2)
         if not more:
             turn.done(self.settings)
+        elif turn.duty.unhurried:
+            turn.next_at = time.monotonic() + took / SHARE
 
     def _round(self, turn: Turn) -> Round:
         return Round(

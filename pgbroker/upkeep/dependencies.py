@@ -75,6 +75,8 @@ class Reconcile(Duty):
         if now.first:
             self._after = START
         page = reconcile(after=self._after, limit=now.limit, skip=now.skip, using=now.session)
+        # A hundred thousand jobs that wait are two hundred pages, where all is well.
+        self.unhurried = not page.repaired
         if page.repaired:
             telemetry.emit("dependencies.repaired", count=len(page.repaired), ids=page.repaired[:20])
         self._after = page.last or START

@@ -48,6 +48,8 @@ class Duty:
     everybodys: ClassVar[bool] = False
     # Honours `limit` and `skip`, so that one row that breaks a page does not hide the rest.
     paged: ClassVar[bool] = False
+    # Nobody waits for the rest of the pass, as far as the last page tells: the next one leaves the time to others.
+    unhurried: bool = False
 
     def period(self, settings: Settings) -> float:
         """Return the seconds from one pass to the next."""

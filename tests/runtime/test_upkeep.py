@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,8 +19,9 @@ from pgbroker.models import Leader, QueueSample
 from pgbroker.runtime.upkeep import MOST_SKIPPED, PAGE, Upkeep, limits
 from pgbroker.states import Status
 from tests.support.crash import fault, statements_run
-from tests.support.jobs import LEASE, age, claim_many, enqueue_one, status
+from tests.support.jobs import LEASE, age, claim_many, enqueue_one, guards_off, status
 from tests.support.leaders import ADA, BEN, age_lease, ask, leader
+from tests.support.links import job, links
 from tests.support.sessions import second_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -336,6 +338,29 @@ def test_a_full_page_is_followed_by_the_next_until_all_is_done(upkeep):
     work_off(upkeep)
 
     assert {status(each) for each in ids} == {Status.SCHEDULED}
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_look_for_what_is_broken_leaves_the_time_to_others_until_it_finds_some(upkeep, broken):
+    work_off(upkeep)
+    parent = job()
+    waiting = [each.job_id for each in links(*({"depends_on": [str(parent)]} for _ in range(6)))]
+    if broken:
+        with guards_off(), connection.cursor() as cursor:
+            cursor.execute("delete from pgbroker.job_dependency")
+    look = turn(upkeep, "reconcile")
+    again(upkeep, "reconcile")
+    look.limit = 2
+
+    began = time.monotonic()
+    upkeep.step()
+
+    assert not look.first, "it is to be in the middle of a pass"
+    assert (look.next_at > began) == (not broken)
+    while not look.first:
+        again(upkeep, "reconcile")
+        upkeep.step()
+    assert {status(each) for each in waiting} == {Status.READY if broken else Status.WAITING}
 
 
 def test_the_row_of_the_leader_is_one_row(upkeep):
