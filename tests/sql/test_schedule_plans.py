@@ -71,7 +71,7 @@ FILL = """
 """
 
 
-TROUBLES = 15
+TROUBLED = {f"s{thousand * 1000 + kind}" for thousand in (0, 2, 4, 6, 8) for kind in (2, 3, 4)}
 # Of each five: overdue, failing, and disabled by a pass. Many are stopped by hand, some of which had failed.
 TROUBLE = """
     update pgbroker.schedule set next_run_at = statement_timestamp() - interval '30 minutes'
@@ -115,7 +115,8 @@ def root(db: None) -> Client:
 
 def test_what_is_read_follows_from_what_is_asked_for_and_not_from_the_tables(full, session, superuser, root):
     meter = Meter(session, TABLES)
-    assert len(list_troubled_schedules(using=session)) == TROUBLES
+    # Some of those that were due may be overdue by now.
+    assert {each.name for each in list_troubled_schedules(using=session)} >= TROUBLED
     everything = meter.read(
         lambda: session.connection.execute("select count(template) from pgbroker.schedule")
     )
