@@ -9,11 +9,11 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 from pgbroker.errors import InvalidOption, InvalidSetting
+from pgbroker.errors.near_names import did_you_mean
 from pgbroker.policy.backoff import Backoff, backoff_from
 
 EVENT_MODES = ("all", "terminal", "off")
@@ -232,8 +232,7 @@ def problems(raw: object) -> tuple[dict[str, Any], list[InvalidSetting]]:
     found: list[InvalidSetting] = []
     for key, value in raw.items():
         if key not in KEYS:
-            close = get_close_matches(str(key), KEYS, n=1)
-            cure = f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(KEYS)}."
+            cure = did_you_mean(str(key), KEYS) or f"Known keys: {', '.join(KEYS)}."
             found.append(InvalidSetting(str(key), "is not a setting", cure))
             continue
         try:

@@ -43,17 +43,13 @@ def write_names(*, using: str, queues: Sequence[str] = (), patience: float = PAT
 
     wanted = sorted({*declared_queues(), *queues})
     no_queues = write_unhindered(
-        wanted, lambda part: void(declare_queues(part, using=using)), patience=waits, using=using
+        wanted, lambda part: declare_queues(part, using=using), patience=waits, using=using
     )
     no_types = write_unhindered(declared_types(), record, patience=waits, using=using)
     held = [HeldRow("queue", name) for name in no_queues]
     held += [HeldRow("job type", each.name) for each in no_types]
     held += [HeldRow("job type", row.name) for row in rows if row.is_held]
     return Written({row.name: row.id for row in rows}, sorted(held, key=lambda each: each[:2]))
-
-
-def void(_: object) -> None:
-    """Return nothing."""
 
 
 def tell_held(held: Iterable[HeldRow]) -> None:

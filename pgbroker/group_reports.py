@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from pgbroker import correlation, db
 from pgbroker.errors import GroupNotFound, InvalidOption
+from pgbroker.errors.near_names import did_you_mean
 from pgbroker.policy.graph_layout import Band, bands
 from pgbroker.states import TERMINAL, GroupState, OnFailure, Status
 
@@ -114,9 +114,8 @@ def find_group(name: str, *, using: str) -> GroupLine:
 def _cure_of_unknown(name: str, *, using: str) -> str:
     """Name the groups that may have been meant, and what lists them all."""
     known = {each.name for each in list_groups(limit=NEAR_MAX, using=using)}
-    close = " or ".join(map(repr, get_close_matches(name, known, n=3)))
-    meant = f"Did you mean {close}? " if close else ""
-    return f"{meant}Look at the tenant, and at what there is: broker_groups list"
+    meant = did_you_mean(name, known, most=3)
+    return f"{meant}{' ' if meant else ''}Look at the tenant, and at what there is: broker_groups list"
 
 
 def find_bad_prerequisite(group_id: UUID, *, using: str) -> UUID | None:

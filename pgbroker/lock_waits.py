@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import psycopg
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 
-from pgbroker.lifecycle.limit import limit
+from pgbroker.limited import limiting
 
 T = TypeVar("T")
 
@@ -36,11 +36,8 @@ class Patience:
         """
         began = time.monotonic()
         try:
-            with transaction.atomic(using=using):
-                milliseconds = f"{int(max(SHORTEST, self.left) * 1000)}ms"
-                before = limit("lock_timeout", milliseconds, using=using)
+            with limiting("lock_timeout", max(SHORTEST, self.left), using=using):
                 yield
-                limit("lock_timeout", before, using=using)
         except OperationalError as error:
             if is_held(error):
                 self.left -= time.monotonic() - began
@@ -53,7 +50,7 @@ def is_held(error: BaseException) -> bool:
 
 
 def write_unhindered(
-    wanted: Sequence[T], write: Callable[[Sequence[T]], None], *, patience: Patience, using: str
+    wanted: Sequence[T], write: Callable[[Sequence[T]], object], *, patience: Patience, using: str
 ) -> list[T]:
     """
     Write all that is wanted in one statement; where somebody holds one of them, in halves. Returns what is left.

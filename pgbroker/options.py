@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from pgbroker.errors import InvalidOption
+from pgbroker.errors.near_names import did_you_mean
 from pgbroker.policy.backoff import Backoff, backoff_from
 from pgbroker.policy.values import duration, instant, one_of, text, whole
 from pgbroker.references import Reference, checked_policy, group_name_of, references_of
@@ -57,8 +57,7 @@ class Options:
             if name not in _CHECKS:
                 if name in ("priority", "queue_name", "run_after", "backend"):
                     raise InvalidOption(name, "is Django's own", f"Give it to .using({name}=...).")
-                close = get_close_matches(name, _CHECKS, n=1)
-                cure = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(_CHECKS)}."
+                cure = did_you_mean(name, _CHECKS) or f"Known: {', '.join(_CHECKS)}."
                 raise InvalidOption(name, "is not an option", cure)
             checked[name] = None if value is None else _CHECKS[name](name, value)
         # As dataclasses.replace would, in a quarter of the time: linked calls have options each.

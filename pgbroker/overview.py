@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pgbroker import db, reports
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.over_long import OverLong
-from pgbroker.lifecycle.take_due import next_schedule
+from pgbroker.lifecycle.take_due import SCHEDULER, next_schedule
 from pgbroker.policy.misfire import GRACE
 from pgbroker.states import AttemptState
 
@@ -20,8 +20,6 @@ FAILING_BOUND = 1000
 FAILING_MAX = 20
 # Schedules in trouble that are listed, of each kind of it.
 TROUBLED_MAX = 200
-# Whose lease tells whether a scheduler runs.
-SCHEDULER = "scheduler"
 # Waiting for less is no trouble in itself.
 LONG_WAIT_SECONDS = 60.0
 

@@ -7,13 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import transaction
-
 from pgbroker import correlation, db
 from pgbroker.conf import settings
-from pgbroker.lifecycle.limit import limit as set_limit
 from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.over_long import OverLong, find_over_long
+from pgbroker.limited import limiting
 from pgbroker.policy.timeline import Moment, Span, in_order
 from pgbroker.states import EVENT_LABELS, ON_EXHAUSTED, AttemptState, Status
 
@@ -349,11 +347,8 @@ def total(minutes: Sequence[Minute]) -> dict[str, float]:
 @contextmanager
 def limited_time(limit: timedelta, *, using: str) -> Iterator[None]:
     """Let no statement inside take longer; raises Django's OperationalError. Nothing else is undone by it."""
-    milliseconds = f"{int(limit.total_seconds() * 1000)}ms"
-    with transaction.atomic(using=using):
-        before = set_limit("statement_timeout", milliseconds, using=using)
+    with limiting("statement_timeout", limit.total_seconds(), using=using):
         yield
-        set_limit("statement_timeout", before, using=using)
 
 
 # ------------------------------------------------------------------ a job's life in order

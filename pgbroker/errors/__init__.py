@@ -7,7 +7,6 @@ outcomes of work are rows, not exceptions; what is here is a caller's mistake or
 
 from collections.abc import Iterable
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any
 
 from pgbroker.errors.base import PgBrokerError as PgBrokerError
@@ -28,6 +27,7 @@ from pgbroker.errors.dependencies import PrerequisiteRefused as PrerequisiteRefu
 from pgbroker.errors.dependencies import ReferenceExpired as ReferenceExpired
 from pgbroker.errors.dependencies import SelfDependency as SelfDependency
 from pgbroker.errors.dependencies import TooManyDependencies as TooManyDependencies
+from pgbroker.errors.near_names import did_you_mean
 
 _LONGEST_TROUBLE = 500
 
@@ -164,10 +164,10 @@ class UnknownQueue(PgBrokerError):
     code = "unknown_queue"
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
-        close = get_close_matches(name, known, n=1)
+        meant = did_you_mean(name, known)
         super().__init__(
             f"there is no queue {name!r}. "
-            + (f"Did you mean {close[0]!r}? " if close else "")
+            + (f"{meant} " if meant else "")
             + "Declare it with @job(queue_name=...) and run migrate or start a worker on it, or create it with: "
             f"manage.py broker_queues create {name}",
             queue=name,
@@ -191,10 +191,10 @@ class UnknownJobType(PgBrokerError):
     code = "unknown_job_type"
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
-        close = get_close_matches(name, known, n=1)
+        meant = did_you_mean(name, known)
         super().__init__(
             f"there is no job type {name!r}. "
-            + (f"Did you mean {close[0]!r}? " if close else "")
+            + (f"{meant} " if meant else "")
             + "Declare it with @job in jobs.py of an installed app, "
             "and run migrate or start a worker.",
             job_type=name,
@@ -341,14 +341,14 @@ class ScheduleNotFound(PgBrokerError, LookupError):
     def __init__(
         self, schedule: Any, *, many: bool = False, unstored: str | None = None, known: Iterable[str] = ()
     ) -> None:
-        close = " or ".join(map(repr, get_close_matches(str(schedule), known, n=3)))
+        meant = did_you_mean(str(schedule), known, most=3)
         super().__init__(
             f"the code declares the schedule {str(schedule)!r}, and it {unstored}"
             if unstored
             else f"several tenants have a schedule {schedule!r}. Say which tenant, or give its id."
             if many
             else f"there is no schedule {str(schedule)[:200]!r}. "
-            + (f"Did you mean {close}? " if close else "")
+            + (f"{meant} " if meant else "")
             + "Look at the tenant, and at what there is: broker_schedules list",
             schedule=schedule,
         )

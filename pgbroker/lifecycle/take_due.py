@@ -6,6 +6,8 @@ from uuid import UUID
 
 from pgbroker import db
 
+# What the lease is on of whoever creates what is due.
+SCHEDULER = "scheduler"
 # Before all ticks: where a pass begins.
 BEGINNING = (datetime(1970, 1, 1, tzinfo=UTC), UUID(int=0))
 

@@ -33,7 +33,7 @@ def cure_of_expired(facts: Facts) -> str:
         retry = (
             f"cancel it and retry it (broker_jobs cancel {facts.job_id}, broker_jobs retry {facts.job_id})"
         )
-        without = f"Let it run without (broker_jobs unblock {facts.job_id})."
+        without = _anew(facts)
     if circular := _circular(facts):
         return (
             f"{_anew(facts)} A retry ends the same way as long as {circular['words']} waits for it: "

@@ -85,7 +85,7 @@ class Declaring:
         except CONNECTION_TROUBLE:
             raise
         except Exception as error:
-            telemetry.emit("duty.failed", duty="declare", error_code=type(error).__name__, exception=error)
+            _tell(error)
 
     def _write(self, patience: float) -> None:
         try:
@@ -112,8 +112,12 @@ def _apart(alias: str, work: Callable[[], object]) -> None:
     try:
         work()
     except Exception as error:
-        telemetry.emit("duty.failed", duty="declare", error_code=type(error).__name__, exception=error)
+        _tell(error)
     finally:
         # This thread does not need it again for long.
         if not connection.in_atomic_block:
             connection.close()
+
+
+def _tell(error: Exception) -> None:
+    telemetry.emit("duty.failed", duty="declare", error_code=type(error).__name__, exception=error)

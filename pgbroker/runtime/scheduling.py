@@ -9,15 +9,13 @@ import psycopg
 from pgbroker import telemetry
 from pgbroker.conf import Settings
 from pgbroker.db import Session
-from pgbroker.lifecycle.take_due import BEGINNING, Coming, next_schedule
+from pgbroker.lifecycle.take_due import BEGINNING, SCHEDULER, Coming, next_schedule
 from pgbroker.runtime.declaring import Declaring
 from pgbroker.runtime.leader import Leader
 from pgbroker.runtime.service import CONNECTION_TROUBLE
 from pgbroker.runtime.upkeep import ONLY_SLOW
 from pgbroker.schedules.tick import PAGE, Ticked, may_be_a_row, replan, tick, tick_apart
 
-# What the lease of the leader is on.
-SCHEDULER = "scheduler"
 # Longest waits until the next look: for anything, while an occurrence waits for the end of another one, and while
 # somebody holds what is due. A schedule that was saved meanwhile, with a tick before that, comes that much late.
 LONGEST_WAIT, WHILE_BUFFERED, WHILE_HELD = 2.5, 1.0, 0.25

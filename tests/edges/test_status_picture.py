@@ -10,12 +10,12 @@ import pytest
 
 from docs.generated import DOCS
 from pgbroker.lifecycle.over_long import OverLong
+from pgbroker.lifecycle.take_due import SCHEDULER
 from pgbroker.management.lines import BARS, PLAIN_BARS, Column, Frame, cut, table
 from pgbroker.management.picture import draw, sparkline
 from pgbroker.overview import TROUBLED_MAX, Failing, Overview, QueueRates, TroubledSchedule
 from pgbroker.reports import BOUND, LeaderLine, Minute, PauseLine, QueueDepth, WorkerLine, total
 from pgbroker.runtime.duties import UPKEEP
-from pgbroker.runtime.scheduling import SCHEDULER
 from pgbroker.states import AttemptState
 from tests.docs.walkthrough import blocks
 
