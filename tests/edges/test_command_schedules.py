@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command, load_command_class
+from django.core.management import load_command_class
 
 from pgbroker import schedule
 from pgbroker.errors import InvalidOption
@@ -19,6 +19,7 @@ from pgbroker.schedules.declare import declarations
 from pgbroker.schedules.operate import Definition
 from pgbroker.schedules.shown import read_moment
 from pgbroker.tenancy import scope_all, tenant_context
+from tests.support import commands
 from tests.support.handlers import nothing
 from tests.support.jobs import queue_id, type_id
 from tests.support.schedules import entry, jobs, make, minute, now, row, runs, set_row, states, tick_all
@@ -33,20 +34,9 @@ def fresh(monkeypatch, db) -> None:
     queue_id(), type_id()
 
 
-def run(*typed: object, **given: Any) -> str:
-    said = StringIO()
-    call_command("broker_schedules", *map(str, typed), **{"stdout": said, "stderr": StringIO(), **given})
-    return said.getvalue()
-
-
-def read(*typed: object) -> Any:
-    return json.loads(run(*typed, "--format", "json"))
-
-
-def refused(*typed: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        run(*typed)
-    return caught.value
+run = partial(commands.run, "broker_schedules")
+read = partial(commands.read, "broker_schedules")
+refused = partial(commands.refused, "broker_schedules")
 
 
 def save(name: str = "nightly", **changes: Any) -> operate.ScheduleLine:

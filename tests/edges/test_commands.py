@@ -7,7 +7,6 @@ import json
 import re
 from datetime import timedelta
 from io import StringIO
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,6 +18,7 @@ from pgbroker.models import Pause, Queue
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
 from tests.factories import JobFactory, WorkerFactory, now
+from tests.support.commands import read, refused, run
 from tests.support.jobs import (
     TYPE,
     age,
@@ -37,22 +37,6 @@ from tests.support.jobs import (
 from tests.support.leaders import ADA, age_lease, ask
 
 pytestmark = pytest.mark.django_db
-
-
-def run(*typed: object, **given: Any) -> str:
-    said = StringIO()
-    call_command(*map(str, typed), stdout=said, stderr=StringIO(), **given)
-    return said.getvalue()
-
-
-def read(*typed: object) -> Any:
-    return json.loads(run(*typed, "--format", "json"))
-
-
-def refused(*typed: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        run(*typed)
-    return caught.value
 
 
 # ------------------------------------------------------------------ jobs

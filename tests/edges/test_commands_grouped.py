@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from io import StringIO
-from typing import Any
 from uuid import UUID
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from pgbroker.reports import list_jobs
 from pgbroker.states import Status
 from pgbroker.tenancy import scope_all, tenant_context
+from tests.support.commands import read, refused, run
 from tests.support.groups import fail, member, open_group
 from tests.support.jobs import OTHER_TYPE, enqueue_one, queue_id, type_id
 
 pytestmark = pytest.mark.django_db
-
-
-def run(*typed: object) -> str:
-    said = StringIO()
-    call_command(*map(str, typed), stdout=said, stderr=StringIO())
-    return said.getvalue()
-
-
-def read(*typed: object) -> Any:
-    return json.loads(run(*typed, "--format", "json"))
-
-
-def refused(*typed: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        run(*typed)
-    return caught.value
 
 
 def ids(*typed: object) -> list[str]:

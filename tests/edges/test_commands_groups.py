@@ -7,7 +7,6 @@ import random
 import re
 from contextlib import nullcontext
 from io import StringIO
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,6 +18,7 @@ from pgbroker import control, group_control, group_reports
 from pgbroker.lifecycle.settle import settle
 from pgbroker.states import GroupState, Status
 from pgbroker.tenancy import tenant_context
+from tests.support.commands import read, refused, run
 from tests.support.groups import after, fail, member, open_group
 from tests.support.jobs import claim_many, claim_one, completed, enqueue_one, row, status
 from tests.support.links import DEAD, group, passes, seal
@@ -30,22 +30,6 @@ pytestmark = pytest.mark.django_db
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def run(*typed: object, **given: Any) -> str:
-    said = StringIO()
-    call_command(*map(str, typed), stdout=said, stderr=StringIO(), **given)
-    return said.getvalue()
-
-
-def read(*typed: object) -> Any:
-    return json.loads(run(*typed, "--format", "json"))
-
-
-def refused(*typed: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        run(*typed)
-    return caught.value
 
 
 def failed_group(name: str = "import") -> tuple[UUID, list[UUID]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from io import StringIO
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -24,6 +23,7 @@ from pgbroker.registry import types
 from pgbroker.states import Status
 from pgbroker.tenancy import tenant_context
 from pgbroker.testing import run_jobs
+from tests.support.commands import run
 from tests.support.jobs import enqueue_one, queue_id, status
 
 pytestmark = pytest.mark.django_db
@@ -103,12 +103,6 @@ def test_a_redrive_by_tag_takes_only_jobs_that_have_it() -> None:
 
 
 # ------------------------------------------------------------------ command line
-
-
-def run(*typed: object) -> str:
-    said = StringIO()
-    call_command(*map(str, typed), stdout=said, stderr=StringIO())
-    return said.getvalue()
 
 
 def listed(*typed: object) -> list[str]:

@@ -12,6 +12,7 @@ from pgbroker import control, get_group, job, registry, run_group, schedule, ten
 from pgbroker.errors import GroupNotFound, InvalidOption, ScheduleNotFound, UnknownJobType
 from pgbroker.schedules import look, operate
 from pgbroker.schedules.declare import declarations
+from tests.support.commands import refused
 from tests.support.jobs import queue_id
 from tests.support.schedules import make
 
@@ -22,12 +23,6 @@ NOBODY = UUID(int=7)
 
 @job(name="tests.unknown.reckon")
 def reckon() -> None: ...
-
-
-def refused(*typed: object) -> CommandError:
-    with pytest.raises(CommandError) as caught:
-        call_command(*map(str, typed), stdout=StringIO(), stderr=StringIO())
-    return caught.value
 
 
 QUEUE = "there is no queue 'repots'. Did you mean 'reports'?", "broker_queues create repots"

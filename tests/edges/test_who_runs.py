@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
 from tests.factories import JobFactory, WorkerFactory
+from tests.support.commands import run
 
 pytestmark = pytest.mark.django_db
-
-
-def run(*typed: object) -> str:
-    said = StringIO()
-    call_command(*map(str, typed), stdout=said)
-    return said.getvalue()
 
 
 @pytest.mark.parametrize("name", ["web-3:4711", "mail-1"])
