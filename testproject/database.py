@@ -1,13 +1,19 @@
-"""Which database this project uses: the one in `DATABASE_URL`, else the embedded server's."""
+"""Which database this project uses: the one in `DATABASE_URL`, else the embedded server's; and how others go."""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, get_args
 
+import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from testproject import embedded_pg
+
+# How long an autovacuum may be at work in a database that nobody needs any more.
+AUTOVACUUM_SECONDS = 60.0
 
 
 def kind() -> embedded_pg.Kind:
@@ -45,3 +51,18 @@ def configured_database() -> dict[str, Any]:
         # ensure_running() first, which says what is missing.
         dsn = f"dbname={embedded_pg.DATABASE} user={embedded_pg.ROLE}"
     return django_database(dsn)
+
+
+def drop_database(server: psycopg.Connection[Any], name: str) -> None:
+    """Remove a database, whoever is connected to it; an autovacuum at work there is waited for."""
+    until = time.monotonic() + AUTOVACUUM_SECONDS
+    while True:
+        try:
+            server.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+        except psycopg.errors.InsufficientPrivilege:
+            # Only a superuser may end it; it ends by itself.
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+        else:
+            return

@@ -9,7 +9,8 @@
 -- Plan:   hot
 -- Rows:   one when this tenant has the job: the row itself, its worker, why it was ended or blocked, its last attempt,
 --         how often no worker knew its type, the pauses that hold it, what it still waits for, what there is by now of what
---         did not come in time and whether the job would wait for itself then, which workers serve its queue, and how many ready jobs go before it, as far as the scope shows them.
+--         did not come in time and whether the job would wait for itself then, which workers serve its queue, and how many
+--         ready jobs go before it, as far as the scope shows them.
 -- Locks:  none.
 -- Index:  job_pkey, job_dependency_open, job_group, job_claim, execution_job.
 --

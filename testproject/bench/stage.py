@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
@@ -12,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command
-from django.db import ProgrammingError, connections
+from django.db import connections
 
 from pgbroker import payload, registry
 from pgbroker.ids import new_id
 from pgbroker.lifecycle.declare import list_queues
 from pgbroker.tenancy import scope_all
+from testproject import database
 from testproject.bench import ran
 from testproject.bench.jobs import QUEUE
 
@@ -26,7 +26,6 @@ TABLES = (
     "worker", "leader", "pause", "queue_priority", "run_group", "job_dependency", "deferred_reference", "unresolved",
     "schedule", "schedule_run",
 )  # fmt: skip
-DROP_TRIES = 60
 DAY = date(2026, 11, 1)
 NOTE = "x" * 20
 
@@ -90,19 +89,9 @@ def fill(
 
 def drop_database(name: str) -> None:
     """Remove a database of a measurement, whoever is connected to it."""
-    for again in range(DROP_TRIES):
-        try:
-            with connections["default"].cursor() as cursor:
-                cursor.execute(
-                    f"drop database if exists {connections['default'].ops.quote_name(name)} with (force)"
-                )
-        except ProgrammingError:
-            # An autovacuum is at work there, which only a superuser may end; it ends by itself.
-            if again == DROP_TRIES - 1:
-                raise
-            time.sleep(1.0)
-        else:
-            return
+    default = connections["default"]
+    default.ensure_connection()
+    database.drop_database(default.connection, name)
 
 
 def settle_down(using: str = "default") -> None:

@@ -14,9 +14,9 @@ import pytest
 from django.db import connections
 
 from docs.generated import DOCS
+from testproject.database import drop_database
 from testproject.pg_cluster import SUPERUSER
 from tests.docs.walkthrough import Reader, blocks, reader
-from tests.support.databases import drop_database
 
 
 def look_into_the_admin(somebody: Reader) -> str:

@@ -31,7 +31,7 @@ from uuid import uuid4
 import psycopg
 from django.db import connections
 
-from tests.support.databases import drop_database
+from testproject.database import drop_database
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(

@@ -23,7 +23,7 @@ from pgbroker.lifecycle.declare import declare_queues
 from pgbroker.models import Execution, Job, Queue, Worker
 from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
-from tests.support.databases import drop_database
+from testproject.database import drop_database
 from tests.support.jobs import enqueue_one, executions, guards_off, status
 from tests.support.sessions import conninfo, environment_of_processes
 

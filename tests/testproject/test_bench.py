@@ -16,7 +16,7 @@ from django.db import connections
 
 from testproject import database
 from testproject.bench import compare, environments, ran, tables
-from tests.support.databases import drop_database
+from testproject.database import drop_database
 
 ROOT = Path(database.__file__).parent.parent
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

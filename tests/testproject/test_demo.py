@@ -20,7 +20,7 @@ import pytest
 from django.db import connections
 
 from testproject import database
-from tests.support.databases import drop_database
+from testproject.database import drop_database
 
 ROOT = Path(database.__file__).parent.parent
 # How long anything here may take; it decides no outcome.

@@ -55,14 +55,11 @@ begin
 end
 $function$;
 
--- Lock jobs and groups, in the order of their ids, but those that somebody holds, and those of which only somebody's end
--- tells whether they come back. Returns the locked ones.
-create function pgbroker.lock_dependents_1(ids uuid[]) returns uuid[]
+-- Lock jobs and groups, each in the order of their ids, but those that somebody holds. Returns the locked ones.
+create function pgbroker.lock_free_1(ids uuid[]) returns uuid[]
 language plpgsql volatile as $function$
-declare
-    locked uuid[];
 begin
-    locked := array(
+    return array(
         select job.id from pgbroker.job where job.id = any (ids) order by job.id for no key update skip locked
     ) || array(
         select run_group.id
@@ -71,6 +68,15 @@ begin
         order by run_group.id
         for no key update skip locked
     );
+end
+$function$;
+
+-- Lock those of them that nobody holds, and of which no other's end has to tell whether they come back.
+create function pgbroker.lock_dependents_1(ids uuid[]) returns uuid[]
+language plpgsql volatile as $function$
+declare
+    locked constant uuid[] := pgbroker.lock_free_1(ids);
+begin
     return array(select id from unnest(locked) as id except select * from unnest(pgbroker.keys_in_use_1(locked)) as id);
 end
 $function$;

@@ -53,15 +53,7 @@ begin
           and not exists (select from pgbroker.run_group where run_group.id = edge.prerequisite_id offset 0)
     );
     if orphans <> '{}' then
-        orphans := array(
-            select job.id from pgbroker.job where job.id = any (orphans) order by job.id for no key update skip locked
-        ) || array(
-            select run_group.id
-            from pgbroker.run_group
-            where run_group.id = any (orphans)
-            order by run_group.id
-            for no key update skip locked
-        );
+        orphans := pgbroker.lock_free_1(orphans);
         update pgbroker.job_dependency as edge
         set outcome = 13 /* cancelled */,
             satisfied_at = case when edge.on_failure = 2 /* ignore */ then statement_timestamp() end
