@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Run as a directory, Python puts testproject/ itself first on the path: its modules would be top level.
 sys.path[:] = [str(ROOT)] + [path for path in sys.path if Path(path or ".").resolve() != ROOT / "testproject"]
 
-from testproject import environment  # noqa: E402
+from testproject import environment, interpreters  # noqa: E402
 
 USAGE = """\
 usage: python3 testproject COMMAND [ARGUMENT ...]
@@ -32,8 +32,8 @@ usage: python3 testproject COMMAND [ARGUMENT ...]
   manage       Django's command line on the project's database
   database     keep an empty database of your own running, and print its DATABASE_URL (Ctrl-C ends it)
 
-Each makes the virtual environment .venv when it is absent or out of date. A private PostgreSQL is
-started when one is needed and stopped when nobody uses it.
+Each makes the virtual environment .venv when it is absent or out of date, bench one of the newest Python
+that is there. A private PostgreSQL is started when one is needed and stopped when nobody uses it.
 
 environment variables
   DATABASE_URL         use this PostgreSQL instead, as a role that may create databases
@@ -46,6 +46,14 @@ environment variables
 def become(python: Path, arguments: list[str]) -> None:
     """Replace this process, so that exit codes and signals need no passing on."""
     os.execv(python, [str(python), *arguments])  # noqa: S606 - a fixed command of ours
+
+
+def measure_on(python: str, arguments: list[str]) -> None:
+    """Start over with the Python that the peers get, unless this is it, or the environment is chosen."""
+    if "PGBROKER_VENV" in os.environ or os.path.realpath(python) == os.path.realpath(sys._base_executable):
+        return
+    os.environ["PGBROKER_VENV"] = ".venv-bench"
+    become(Path(python), [str(ROOT / "testproject"), *arguments])
 
 
 def run_all(python: Path, steps: list[tuple[str, list[str]]]) -> int:
@@ -102,6 +110,8 @@ def main(arguments: list[str]) -> int:
     if command not in commands:
         print(f"testproject: there is no command {command!r}\n\n{USAGE}", end="", file=sys.stderr)
         return 2
+    if command == "bench":
+        measure_on(interpreters.best_python(), arguments)
     try:
         python = environment.prepare()
     except environment.EnvironmentProblem as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -141,3 +142,44 @@ def test_the_entry_passes_the_exit_code_on(place):
     done = subprocess.run([sys.executable, ENTRY, "types"], check=False)
 
     assert done.returncode == 7
+
+
+def newest_python(tmp_path):
+    """Put a command python3.13 first on the path, which tells how it was called."""
+    command = tmp_path / "python3.13"
+    command.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.13.99" && exit\necho "$PGBROKER_VENV" "$@"\n'
+    )
+    command.chmod(0o755)
+    return {name: value for name, value in os.environ.items() if name != "PGBROKER_VENV"} | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}"
+    }
+
+
+def test_the_bench_runs_on_the_newest_python_as_the_peers_do(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "testproject", "bench", "--quick", "pickup"],
+        cwd=environment.CHECKOUT,
+        env=newest_python(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == [
+        ".venv-bench", str(environment.CHECKOUT / "testproject"), "bench", "--quick", "pickup"
+    ]  # fmt: skip
+
+
+def test_whoever_chooses_an_environment_keeps_the_python_that_they_started(place, tmp_path):
+    mark_ready(place)
+    done = subprocess.run(
+        [sys.executable, "testproject", "bench", "--help"],
+        cwd=environment.CHECKOUT,
+        env=newest_python(tmp_path) | {"PGBROKER_VENV": str(place)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "Measure pgbroker" in done.stdout
