@@ -11,6 +11,7 @@ from pgbroker.custody import Custody
 from pgbroker.db import REPEATABLE, REPEATS
 from pgbroker.errors import InvalidOption, PgBrokerError
 from pgbroker.ids import new_id_texts
+from pgbroker.plain_calls import enqueue_plain_calls
 from pgbroker.registry import Call
 from pgbroker.shared_rows import Shared, shared_of
 from pgbroker.submission import end_custody, enqueue_as, refusal, submission_of, tell_event
@@ -85,6 +86,11 @@ def enqueue_calls(
     """Do as `enqueue_many` does, with all calls into the run group *group*."""
     # Kept alive: a call may wait for another one, that very one.
     kept = calls if isinstance(calls, (list, tuple)) else list(calls)
+    if group is None and (answers := enqueue_plain_calls(kept, using=using)) is not None:
+        return [
+            Outcome(answer, "created") if isinstance(answer, UUID) else Outcome(None, answer.code, answer)
+            for answer in answers
+        ]
     found = _List([], {}, {}, {})
     try:
         _check(kept, found, using, group)

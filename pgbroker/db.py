@@ -10,11 +10,11 @@ of the alias and takes part in the caller's transaction.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -273,6 +273,41 @@ def _run_on_django(
     wrapper: BaseDatabaseWrapper, statement: sql.Statement, parameters: Mapping[str, Any]
 ) -> list[Sequence[Any]]:
     """Run one statement on Django's connection; in a caller's transaction its scope is put back after it."""
+    around = _around(wrapper, statement)
+    with unscoped(), wrapper.cursor() as cursor:
+        if not around.before:
+            cursor.execute(statement.text, parameters)
+        else:
+            with (
+                wrapper.cursor() as setter,
+                wrapper.cursor() as restorer,
+                wrapper.wrap_database_errors,
+                wrapper.connection.pipeline(),
+            ):
+                setter.execute(around.before, around.tenant)
+                cursor.execute(statement.text, parameters)
+                if around.restored:
+                    restorer.execute(RESTORE)
+                elif statement.deferred and wrapper.get_autocommit():
+                    # An error at the implicit commit of a pipeline leaves the connection dead.
+                    restorer.execute("set constraints all immediate")
+        columns = _columns_of(cursor)
+        rows = cursor.fetchall() if columns else []
+        # Django's connections hand jsonb over as text, ours as Python values.
+        encoded = [place for place in range(columns) if cursor.pgresult.ftype(place) == _JSONB_OID]
+    return [_decoded(values, encoded) for values in rows] if encoded else rows
+
+
+class _Around(NamedTuple):
+    """What goes before a statement, with its parameters, and whether the scope has to be put back after it."""
+
+    before: str
+    tenant: tuple[str] | None
+    restored: bool
+
+
+def _around(wrapper: BaseDatabaseWrapper, statement: sql.Statement) -> _Around:
+    """Tell what a statement needs around it on Django's connection; raises `NotPostgreSQL`."""
     if wrapper.vendor != "postgresql":
         raise NotPostgreSQL(
             f"database alias {wrapper.alias!r} is {wrapper.vendor}. pgbroker needs PostgreSQL; "
@@ -283,28 +318,55 @@ def _run_on_django(
     plan = _plan_of(statement) if wrapper.get_autocommit() else ""
     inside = not wrapper.get_autocommit() and (scope == "all" or tenant is not None)
     before = scope_text(scope, plan, settings().EVENTS, tenant is not None, inside)
-    with unscoped(), wrapper.cursor() as cursor:
-        if not before:
+    return _Around(before, None if tenant is None else (tenant,), inside)
+
+
+class Ahead:
+    """
+    Statements of a caller's transaction, each sent without waiting for the answer to the one before.
+
+    Use as `with ahead(using) as line`, inside a transaction. An error of one of them is raised where a later one is
+    sent, or at the end of the block; after it the server does none of the others. `answers` has the rows of each
+    statement, in order, once the block has ended.
+    """
+
+    def __init__(self, wrapper: BaseDatabaseWrapper) -> None:
+        self._wrapper = wrapper
+        self._cursors: list[Any] = []
+        self.answers: list[list[tuple[Any, ...]]] = []
+
+    def send(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Send the statement *name* in its scope; the server begins with it once it has done those before."""
+        statement = sql.load(name)
+        if fault is not None:
+            fault("before", name)
+        around = _around(self._wrapper, statement)
+        # Not around the block: what the caller does meanwhile is nobody's statement.
+        with unscoped():
+            if around.before:
+                self._cursor().execute(around.before, around.tenant)
+            cursor = self._cursor()
             cursor.execute(statement.text, parameters)
-        else:
-            with (
-                wrapper.cursor() as setter,
-                wrapper.cursor() as restorer,
-                wrapper.wrap_database_errors,
-                wrapper.connection.pipeline(),
-            ):
-                setter.execute(before, None if tenant is None else (tenant,))
-                cursor.execute(statement.text, parameters)
-                if inside:
-                    restorer.execute(RESTORE)
-                elif statement.deferred and wrapper.get_autocommit():
-                    # An error at the implicit commit of a pipeline leaves the connection dead.
-                    restorer.execute("set constraints all immediate")
-        columns = _columns_of(cursor)
-        rows = cursor.fetchall() if columns else []
-        # Django's connections hand jsonb over as text, ours as Python values.
-        encoded = [place for place in range(columns) if cursor.pgresult.ftype(place) == _JSONB_OID]
-    return [_decoded(values, encoded) for values in rows] if encoded else rows
+            if around.restored:
+                self._cursor().execute(RESTORE)
+        self._cursors.append(cursor)
+
+    def _cursor(self) -> Any:
+        return self._wrapper.cursor()
+
+    def read(self) -> None:
+        """Read the answers, which are all there."""
+        self.answers = [cursor.fetchall() for cursor in self._cursors]
+
+
+@contextmanager
+def ahead(using: str) -> Iterator[Ahead]:
+    """Send statements on Django's connection of an alias, one after the other; see `Ahead`."""
+    wrapper = connections[using]
+    line = Ahead(wrapper)
+    with wrapper.wrap_database_errors, wrapper.connection.pipeline():
+        yield line
+    line.read()
 
 
 def _decoded(values: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:

@@ -193,6 +193,11 @@ def changed(call: Call) -> Call:
     return call
 
 
+def any_before_enqueue() -> bool:
+    """Tell whether calls may be changed or refused before they are enqueued."""
+    return bool(_before_enqueue)
+
+
 def any_around_run() -> bool:
     """Tell whether a handler has hooks around it."""
     return bool(_around_run)

@@ -39,6 +39,15 @@ class _Debounce:
         self.thread: threading.Thread | None = None
         self.process = os.getpid()
 
+    def expects(self, using: str, queue: str) -> bool:
+        """Tell, without the lock, whether somebody is about to tell of this queue: only after this look."""
+        return (
+            queue in self.waiting.get(using, ())
+            and self.thread is not None
+            and self.thread.is_alive()
+            and self.process == os.getpid()
+        )
+
     def leading(self, using: str, queue: str) -> bool:
         """Tell whether this one goes out now; if not, it is noted for the trailing edge."""
         with self.lock:
@@ -96,7 +105,7 @@ def _send(queues: list[str], using: str, through: str | db.Session) -> None:
 
 
 def _wake_now(queue: str, using: str) -> None:
-    if _debounce.leading(using, queue):
+    if not _debounce.expects(using, queue) and _debounce.leading(using, queue):
         _send([queue], using, using)
 
 

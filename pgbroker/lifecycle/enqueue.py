@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -64,6 +64,25 @@ def enqueue_rows(rows: Sequence[dict[str, Any]], *, using: str | db.Session = "d
     found = db.fetch("enqueue_many", {"jobs": f"[{jobs}]"}, tuple, using=using)
     created_at = found[0][4]
     return [Enqueued._make((*answer[:4], created_at)) for answer in found]
+
+
+def enqueue_ahead(
+    said: Mapping[str, Any], parts: Iterable[tuple[Sequence[UUID], Sequence[str]]], *, using: str
+) -> bool:
+    """
+    Enqueue plain jobs that all say what the row *said* does: the server stores a part while the caller makes the next.
+
+    A part is the jobs' ids and their arguments as JSON text. Needs a transaction of the caller's. False when one of
+    them is not plain, or not right: what was stored before it must be undone with that transaction.
+    """
+    parameters = _in_common([said])
+    if parameters is None:
+        return False
+    with db.ahead(using) as line:
+        for ids, texts in parts:
+            own = {"job_ids": db.uuid_array(ids), "args": f"[{','.join(texts)}]"}
+            line.send("enqueue_plain_many", parameters | own)
+    return all(microseconds is not None for ((microseconds,),) in line.answers)
 
 
 def _enqueue_plain(rows: Sequence[dict[str, Any]], using: str | db.Session) -> list[Enqueued] | None:
@@ -145,7 +164,7 @@ def _made(ids: Sequence[UUID], microseconds: int | None) -> list[Enqueued] | Non
     return [Enqueued(place, job_id, "created", None, created_at) for place, job_id in enumerate(ids, 1)]
 
 
-def _in_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _in_common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return what plain rows say of themselves, None when they are not plain or differ."""
     first = rows[0]
     names = first.keys()
@@ -163,7 +182,7 @@ def _in_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return texts | numbers
 
 
-def _all_say(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> bool:
+def _all_say(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
     """Tell whether the rows say the same under *names*, and have an id and arguments besides."""
     said, count = itemgetter(*names), len(rows[0])
     wanted = said(rows[0])

@@ -14,15 +14,17 @@
 -- Scope:  tenant
 -- Rows:   one: when it was created, in microseconds since 1970; null when it is not plain or not right, and nothing was stored.
 -- Locks:  none.
-select (extract(epoch from pgbroker.enqueue_plain_1(
-    %(job_id)s::uuid,
-    %(job_type)s::text,
-    %(queue)s::text,
-    %(args)s::jsonb,
-    %(type_version)s::int,
-    %(priority)s::int,
-    %(max_attempts)s::int,
-    %(principal)s::text,
-    %(correlation_id)s::text,
-    %(traceparent)s::text
-)) * 1000000)::bigint as created_at_microseconds
+--
+-- Without casts: the function's own types are found for less than to read one written out for each parameter.
+select pgbroker.enqueue_plain_1(
+    %(job_id)s,
+    %(job_type)s,
+    %(queue)s,
+    %(args)s,
+    %(type_version)s,
+    %(priority)s,
+    %(max_attempts)s,
+    %(principal)s,
+    %(correlation_id)s,
+    %(traceparent)s
+) as created_at_microseconds

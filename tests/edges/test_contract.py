@@ -48,7 +48,7 @@ async def async_double(number: Any) -> Any:
     return number + number
 
 
-def other() -> None: ...
+def plain_other() -> None: ...
 
 
 def pickled_double(number: int) -> int:
@@ -201,7 +201,7 @@ def test_a_result_is_found_by_its_id_and_by_its_own_task_only(double: Any) -> No
 
     assert double.get_result(result.id) == result
     with pytest.raises(TaskResultMismatch):
-        task()(other).get_result(result.id)
+        task()(plain_other).get_result(result.id)
     with pytest.raises(TaskResultDoesNotExist):
         double.get_result("123")
 

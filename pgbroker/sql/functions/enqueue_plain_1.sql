@@ -36,8 +36,8 @@ $function$;
 
 -- Enqueue one plain job: ready at once, without a key, a body, options, a deadline, tags or a lane.
 --
--- The same rules as enqueue_many_1's, for the entry that most calls are. Returns when the job was created; null when
--- it was not, and nothing was stored: something about it is not plain, or not right, and enqueue_many_1 says what.
+-- The same rules as enqueue_many_1's, for the entry that most calls are. Returns when the job was created, in
+-- microseconds since 1970; null when it was not, and nothing was stored: something about it is not plain, or not right, and enqueue_many_1 says what.
 -- A rule lives there; here it may only be asked whether the entry needs it. In plpgsql, whose plans stay: to plan
 -- the same statements for each call would cost as much as they do.
 create function pgbroker.enqueue_plain_1(
@@ -51,7 +51,7 @@ create function pgbroker.enqueue_plain_1(
     who text,
     correlation text,
     trace text
-) returns timestamptz
+) returns bigint
 language plpgsql volatile as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
@@ -98,6 +98,6 @@ begin
         )
         values (new_id, tenant, version, arguments, who, correlation, trace);
     end if;
-    return made;
+    return extract(epoch from made) * 1000000;
 end
 $function$;
