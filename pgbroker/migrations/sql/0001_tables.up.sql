@@ -65,9 +65,10 @@ create table pgbroker.pause (
 -- ---------------------------------------------------------------- jobs
 
 -- A domain, not a CHECK of the table: it is looked at when a row is made, not again with every update.
--- (The regular expression cost a third of a claim.)
+-- (The regular expression cost a third of a claim.) And no {1,63}: a counted repeat has a state for each count, which the
+-- engine makes anew for each value: 3 us for seven letters, 9 us for forty, where this takes a tenth.
 create domain pgbroker.tenant_name as text collate "C"
-    constraint tenant_name_valid check (value ~ '^[A-Za-z0-9._-]{1,63}$');
+    constraint tenant_name_valid check (value !~ '[^A-Za-z0-9._-]' and length(value) between 1 and 63);
 
 -- Whether a body's name in the storage lies in its tenant's folder: a row must not point at another tenant's file.
 --

@@ -37,7 +37,7 @@ declare
     ids uuid[];
     late uuid[];
 begin
-    if tenant !~ '^[A-Za-z0-9._-]{1,63}$' then
+    if tenant ~ '[^A-Za-z0-9._-]' or length(tenant) not between 1 and 63 then
         raise exception 'pgbroker.tenant_id % is not a tenant id: 1 to 63 of A-Z, a-z, 0-9, ".", "_", "-"', quote_literal(left(tenant, 80))
             using errcode = 'PB001', hint = 'invalid_tenant';
     end if;

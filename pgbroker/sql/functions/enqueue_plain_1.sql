@@ -15,7 +15,8 @@ language sql stable as $function$
     select job_type.id, queue.id
     from pgbroker.job_type
     cross join pgbroker.queue
-    where tenant ~ '^[A-Za-z0-9._-]{1,63}$'
+    where tenant !~ '[^A-Za-z0-9._-]'
+      and length(tenant) between 1 and 63
       and type_version >= 1
       and rank between -100 and 100
       and attempts between 1 and 10000
