@@ -32,6 +32,8 @@ declare
     each_tenant record;
     single pgbroker.occurrence_1[];
     made pgbroker.occurrence_1[] := '{}';
+    -- Those whose occurrences must not overlap.
+    bounded uuid[];
 begin
     -- In the order of ids, so that two that do the same do not wait for each other in a circle.
     if patient then
@@ -285,20 +287,14 @@ begin
       and (decision.id in (select unnest(held))) is true;
 
     -- Last: whoever retries a job, and waits for the rows that this locks, is waited for by nothing after it.
-    if exists (
-        select
+    bounded := array(
+        select schedule.id
         from pgbroker.schedule
         where schedule.id = any (held)
           and (schedule.overlap <> 'allow' or schedule.buffered_for is not null)
-    ) then
-        perform pgbroker.note_over_1(
-            array(
-                select schedule.id
-                from pgbroker.schedule
-                where schedule.id = any (held)
-                  and (schedule.overlap <> 'allow' or schedule.buffered_for is not null)
-            )
-        );
+    );
+    if cardinality(bounded) > 0 then
+        perform pgbroker.note_over_1(bounded);
     end if;
 
     return query
