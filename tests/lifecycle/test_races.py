@@ -167,11 +167,10 @@ def test_two_settles_of_one_attempt_end_it_once(lease):
 def test_two_settles_of_overlapping_batches_wait_in_one_order_and_never_deadlock(leases):
     backwards = leases[::-1]
     with psql_holds(min(lease.job_id for lease in leases)) as psql:
-        settlers = [
-            InThread(lambda: settle([completed(each) for each in leases])).start(),
-            InThread(lambda: settle([failed(each) for each in backwards])).start(),
-        ]
+        settlers = [InThread(lambda: settle([completed(each) for each in leases])).start()]
+        # Whoever comes second waits for the first, not for the holder.
         wait_until_blocked(settlers[0], psql)
+        settlers.append(InThread(lambda: settle([failed(each) for each in backwards])).start())
         wait_until_blocked(settlers[1])
     decisions = [decision for settler in settlers for decision in settler.result()]
 

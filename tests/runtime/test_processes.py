@@ -33,7 +33,7 @@ from tests.runtime.fleet import (
     wait_for_status,
     wait_until,
 )
-from tests.support.processes import alive, descendants_of, parents, sockets_of
+from tests.support.processes import alive, descendants_of, parents, sockets_of, state_of
 from tests.support.storages import LARGE, LIMIT, body_storage, files_in, storages_setting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -466,6 +466,23 @@ def test_nothing_outlives_a_worker_that_was_killed(fleet: Fleet):
     worker.kill()
 
     assert len(family) >= 4
+    wait_until(lambda: not alive(family), "all of them are gone")
+
+
+def test_nothing_outlives_a_worker_whose_nursery_was_stopped_and_has_another_death_to_tell(fleet: Fleet):
+    """It is woken by a SIGHUP then, and there is nobody to tell: the busy child has to be killed all the same."""
+    worker = fleet.start(*CHILDREN, slots=2)
+    wait_for_effect("enter", put(handlers.hold_the_gil, 40), of=worker)
+    (nursery,) = [pid for pid, parent in parents().items() if parent == worker.pid]
+    wait_until(lambda: len(descendants_of(nursery)) == 2, "an idle child is there as well")
+    family = descendants_of(worker.pid)
+    (idle,) = [pid for pid in descendants_of(nursery) if state_of(pid) == "S"]
+    os.kill(nursery, signal.SIGSTOP)
+    os.kill(idle, signal.SIGKILL)
+    wait_until(lambda: idle not in alive(family), "the idle child has ended")
+
+    worker.kill()
+
     wait_until(lambda: not alive(family), "all of them are gone")
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 
 def alive(pids: Iterable[int]) -> set[int]:
     """Those of the processes that are there and no zombies."""
-    found = set()
-    for pid in pids:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found.add(pid)
-    return found
+    return {pid for pid in pids if state_of(pid) not in ("", "Z")}
+
+
+def state_of(pid: int) -> str:
+    """What a process does, as the letter of /proc; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def parents() -> dict[int, int]:

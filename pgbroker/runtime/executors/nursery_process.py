@@ -94,20 +94,28 @@ def _no_stdin() -> None:
 
 
 def _serve(control: socket.socket, make: Make) -> NoReturn:
+    children: set[int] = set()
+    nursery, code = os.getpid(), 1
     try:
-        _work(control, make)
+        _work(control, make, children)
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        # However this ends, nothing of the process it was forked from is to be cleaned up here.
-        os._exit(1)
+        # However this ends, no child outlives it. A child of its own that failed on its way out is not it.
+        for pid in children if os.getpid() == nursery else ():
+            kill_group(pid)
+        # And nothing of the process it was forked from is to be cleaned up here.
+        os._exit(code)
 
 
-def _work(control: socket.socket, make: Make) -> NoReturn:
+def _work(control: socket.socket, make: Make, children: set[int]) -> None:
     worker = os.getppid()
     # A terminal sends its Ctrl-C to the whole group of its foreground: the worker hears of it, and decides.
     os.setpgid(0, 0)
     ignore_stops()
+    # The system's word to a stopped process that has lost its parent, with which it goes on.
+    signal.signal(signal.SIGHUP, _nothing)
     _no_stdin()
     ended, wakes = os.pipe()
     os.set_blocking(ended, False)
@@ -117,7 +125,6 @@ def _work(control: socket.socket, make: Make) -> NoReturn:
     gc.collect()
     # What is there now is there for good: no collection touches its pages, so they stay shared.
     gc.freeze()
-    children: set[int] = set()
     own = (control.fileno(), ended, wakes)
     while os.getppid() == worker:
         readable, _, _ = select.select([control.fileno(), ended], [], [], PARENT_SECONDS)
@@ -128,9 +135,6 @@ def _work(control: socket.socket, make: Make) -> NoReturn:
             children, control, lambda attempts, words: make(attempts, words, own)
         ):
             break
-    for pid in children:
-        kill_group(pid)
-    os._exit(0)
 
 
 def _obey(children: set[int], control: socket.socket, make: Callable[[int, int], int]) -> bool:
@@ -153,10 +157,10 @@ def _obey(children: set[int], control: socket.socket, make: Callable[[int, int],
     try:
         pid = make(*descriptors)
     except OSError as error:
-        control.sendall(REPORT.pack(Say.NOT_BORN, 0, error.errno or 0))
+        _tell(control, Say.NOT_BORN, 0, error.errno or 0)
     else:
         children.add(pid)
-        control.sendall(REPORT.pack(Say.BORN, pid, 0))
+        _tell(control, Say.BORN, pid, 0)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -176,7 +180,13 @@ def _bury(children: set[int], control: socket.socket) -> None:
             kill_group(found.si_pid)
         pid, status = os.waitpid(found.si_pid, 0)
         children.discard(pid)
-        control.sendall(REPORT.pack(Say.ENDED, pid, status))
+        _tell(control, Say.ENDED, pid, status)
+
+
+def _tell(control: socket.socket, say: Say, pid: int, detail: int) -> None:
+    """Report to the worker. One that is gone does not hear it; that it is, is found out where requests are read."""
+    with suppress(OSError):
+        control.sendall(REPORT.pack(say, pid, detail))
 
 
 def kill_group(pid: int) -> None:
@@ -190,7 +200,8 @@ def _fork(attempts: int, words: int, own: tuple[int, ...]) -> int:
     pid = os.fork()
     if pid == 0:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         for descriptor in own:
             os.close(descriptor)
         from pgbroker.runtime.executors.child import be_child
