@@ -80,8 +80,9 @@ class BackgroundWorker:
             )
             self._thread.start()
             begun.event.wait()
-        if begun.error is not None:
-            raise begun.error
+            if begun.error is not None:
+                self._thread.join()
+                raise begun.error
         return self
 
     def stop(self, *, timeout: float | None = None) -> int:

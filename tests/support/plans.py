@@ -144,8 +144,8 @@ def ways(plan: dict[str, Any], table: str = "job") -> set[str]:
             "Bitmap Heap Scan",
         ):
             found.add(node.get("Index Name", node["Node Type"]))
-        if node["Node Type"] == "Bitmap Index Scan" and node["Index Name"].startswith(f"{table}_"):
-            found.add(node["Index Name"])
+        if node["Node Type"] == "Bitmap Heap Scan" and node["Relation Name"] == table:
+            found |= {each["Index Name"] for each in nodes(node) if each["Node Type"] == "Bitmap Index Scan"}
     return found
 
 
