@@ -1,5 +1,6 @@
 """The claimer: finds work and takes as much of it as the worker has room for."""
 
+import math
 import random
 import time
 from collections import deque
@@ -32,6 +33,9 @@ CHEAP_SECONDS = 0.01
 PROMOTE_WITHIN = timedelta(minutes=10)
 PROMOTE_MAX = 1000
 POLL_AGAIN_SECONDS = 0.25
+# How long ready jobs that cannot be claimed are looked at again soon: locked for a moment, by whoever changes them. Those
+# of a paused queue stay so for longer.
+PASSED_OVER_SECONDS = 1.0
 # Looks that notifications ask for come no faster than this.
 LOOK_AGAIN_SECONDS = 0.25
 
@@ -103,6 +107,9 @@ class Claimer:
         self._heard: set[str] = set()
         self._due: deque[float] = deque()
         self._look_now = False
+        # The last look saw ready jobs; since when no claim got any of them, infinity when there are none.
+        self._saw_ready = False
+        self._passed_over_since = math.inf
 
     # -------------------------------------------------------------- told from outside
 
@@ -170,11 +177,23 @@ class Claimer:
             self.probe_at = min(self.probe_at, self._looked_at + LOOK_AGAIN_SECONDS)
         if self._claim_round():
             self.dry = False
+            self._passed_over_since = math.inf
             return 0.0
         if looked:
+            passed_over = nothing_in_hand and self._passes_over_for_a_moment()
+            if passed_over:
+                self.probe_at = min(self.probe_at, self._looked_at + LOOK_AGAIN_SECONDS)
             # Nothing ran that could make more, nothing is due, and what is ready may not be claimed.
-            self.dry = nothing_in_hand and self.probe_at > time.monotonic()
+            self.dry = nothing_in_hand and not passed_over and self.probe_at > time.monotonic()
         return max(0.0, min([self.probe_at, *self._due]) - time.monotonic())
+
+    def _passes_over_for_a_moment(self) -> bool:
+        """Tell whether there are ready jobs that no claim has got, and not for long: their rows may be locked."""
+        if not self._saw_ready:
+            self._passed_over_since = math.inf
+            return False
+        self._passed_over_since = min(self._passed_over_since, time.monotonic())
+        return time.monotonic() - self._passed_over_since < PASSED_OVER_SECONDS
 
     def _burst_ends(self) -> bool:
         """A burst that has nothing left in hand looks at once whether there is more."""
@@ -214,6 +233,7 @@ class Claimer:
                 self.lanes[queue_id].eager = True
             if promoted:
                 again = 0.0
+        self._saw_ready = any(each.ready for each in prospects)
         for each in prospects:
             if each.ready:
                 self.lanes[each.queue_id].eager = True

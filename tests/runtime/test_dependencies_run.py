@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from pgbroker import run_group
+from pgbroker import retry, run_group
 from pgbroker.models import RunGroup
 from pgbroker.states import AttemptState, GroupState, Status
 from pgbroker.tenancy import scope_all, tenant_context
@@ -153,3 +153,21 @@ def test_what_a_killed_worker_left_the_other_one_does(fleet: Fleet):
     wait_for_status([each.job_id for each in children], DONE, of=second)
 
     assert state_of("many") == GroupState.COMPLETED
+
+
+@pytest.mark.parametrize("rounds", rounds_of(6, 40))
+def test_a_burst_runs_a_job_that_a_retry_has_just_brought_back_with_what_waits_for_it(rounds, fleet: Fleet):
+    """Its row is locked for a moment while those that were cancelled along with it come back: it is not passed over."""
+    for number in range(rounds):
+        parent = put(handlers.fail_before, 2, max_attempts=1)
+        child = put(handlers.note, f"child {number}", depends_on=[parent])
+        assert fleet.start("--burst", slots=2, wait=False).wait(30) == 0
+        wait_for_status([child], Status.CANCELLED)
+        with tenant_context(TENANT):
+            retry(parent)
+
+        burst = fleet.start("--burst", slots=2, wait=False)
+
+        assert burst.wait(30) == 0
+        assert states_of(parent)[-1] == AttemptState.COMPLETED, burst.log
+        assert len(effects(f"child {number}")) == 1, burst.log
