@@ -1,6 +1,7 @@
 """Many calls at once: check them, store them in few statements, each outcome by itself."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -171,15 +172,18 @@ def _enqueue_group(found: _List, alias: str, tenant: str | None) -> None:
     for attempt in range(1, repeats + 1):
         # The ids that rows have got in place of their own.
         stored: dict[str, str] = {}
+        committed: list[int] = []
         try:
             with transaction.atomic(using=alias, savepoint=False):
+                transaction.on_commit(partial(committed.append, attempt), using=alias)
                 for part in parts:
                     _enqueue_part(found, _Group(group.places[part], group.rows[part]), alias, tenant, stored)
                 for queue in {row["queue"] for row in group.rows}:
                     wake_after_commit(queue, using=alias)
             return
         except OperationalError as error:
-            if attempt == repeats or not isinstance(error.__cause__, REPEATABLE):
+            # After the commit it is that of somebody who was to be told of it.
+            if committed or attempt == repeats or not isinstance(error.__cause__, REPEATABLE):
                 raise
             for place in group.places:
                 found.outcomes[place] = _PENDING

@@ -308,17 +308,21 @@ class _Around(NamedTuple):
 
 def _around(wrapper: BaseDatabaseWrapper, statement: sql.Statement) -> _Around:
     """Tell what a statement needs around it on Django's connection; raises `NotPostgreSQL`."""
+    _refuse_others(wrapper)
+    scope, tenant = _scope_of(statement)
+    plan = _plan_of(statement) if wrapper.get_autocommit() else ""
+    inside = not wrapper.get_autocommit() and (scope == "all" or tenant is not None)
+    before = scope_text(scope, plan, settings().EVENTS, tenant is not None, inside)
+    return _Around(before, None if tenant is None else (tenant,), inside)
+
+
+def _refuse_others(wrapper: BaseDatabaseWrapper) -> None:
     if wrapper.vendor != "postgresql":
         raise NotPostgreSQL(
             f"database alias {wrapper.alias!r} is {wrapper.vendor}. pgbroker needs PostgreSQL; "
             'name the right aliases in PGBROKER["DATABASES"].',
             alias=wrapper.alias,
         )
-    scope, tenant = _scope_of(statement)
-    plan = _plan_of(statement) if wrapper.get_autocommit() else ""
-    inside = not wrapper.get_autocommit() and (scope == "all" or tenant is not None)
-    before = scope_text(scope, plan, settings().EVENTS, tenant is not None, inside)
-    return _Around(before, None if tenant is None else (tenant,), inside)
 
 
 class Ahead:
@@ -361,8 +365,9 @@ class Ahead:
 
 @contextmanager
 def ahead(using: str) -> Iterator[Ahead]:
-    """Send statements on Django's connection of an alias, one after the other; see `Ahead`."""
+    """Send statements on Django's connection of an alias, one after the other; see `Ahead`. Raises `NotPostgreSQL`."""
     wrapper = connections[using]
+    _refuse_others(wrapper)
     line = Ahead(wrapper)
     with wrapper.wrap_database_errors, wrapper.connection.pipeline():
         yield line

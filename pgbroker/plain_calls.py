@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 
 from pgbroker import hooks, payload, telemetry
 from pgbroker.db import REPEATABLE
@@ -49,29 +49,33 @@ def enqueue_plain_calls(calls: Sequence[object], *, using: str | None) -> list[U
         shared = shared_of(plain[0].task, using=using)
     except PgBrokerError:  # which is told of each call
         return None
-    if shared.linked:
+    # What an annotation does not hold to plain types may run code of its own, which must not run in here.
+    if shared.linked or shared.task.lenient:
         return None
     said = row_of(shared, "", "")
     answers: list[UUID | PgBrokerError] = []
     tenant: AbstractContextManager[object] = (
         nullcontext() if shared.tenant is None else tenant_context(shared.tenant)
     )
-    sent = False
+    repeats = connections[shared.database].get_autocommit()
+    committed: list[bool] = []
     try:
         # In a caller's transaction with a savepoint, since nothing else undoes what was stored before.
         with tenant, transaction.atomic(using=shared.database):
+            transaction.on_commit(lambda: committed.append(True), using=shared.database)
             if not enqueue_ahead(said, _parts(plain, shared, answers), using=shared.database):
                 raise _NotPlain
             wake_after_commit(said["queue"], using=shared.database)
-            sent = True
     except _NotPlain:
         return None
-    except DatabaseError as error:
-        # Nobody knows what became of a commit, and with a caller's transaction more than this was lost. Otherwise
-        # nothing is stored, and the database says it again to the ordinary way, which knows what to do about it.
-        if (sent and not isinstance(error.__cause__, REPEATABLE)) or connections[
-            shared.database
-        ].needs_rollback:
+    except OperationalError as error:
+        # As the ordinary way: only where the server says that nothing is stored, and nothing else was lost with it.
+        if committed or not repeats or not isinstance(error.__cause__, REPEATABLE):
+            raise
+        return None
+    except DatabaseError:
+        # Something about the rows, and nothing is stored: the ordinary way meets it again, and says what it is.
+        if committed or connections[shared.database].needs_rollback:
             raise
         return None
     _tell(said["queue"], said["job_type"], answers)

@@ -37,16 +37,11 @@ class _Debounce:
         self.told_at: dict[tuple[str, str], float] = {}
         self.waiting: dict[str, set[str]] = {}
         self.thread: threading.Thread | None = None
-        self.process = os.getpid()
 
     def expects(self, using: str, queue: str) -> bool:
         """Tell, without the lock, whether somebody is about to tell of this queue: only after this look."""
-        return (
-            queue in self.waiting.get(using, ())
-            and self.thread is not None
-            and self.thread.is_alive()
-            and self.process == os.getpid()
-        )
+        thread = self.thread
+        return queue in self.waiting.get(using, ()) and thread is not None and thread.is_alive()
 
     def leading(self, using: str, queue: str) -> bool:
         """Tell whether this one goes out now; if not, it is noted for the trailing edge."""
@@ -62,8 +57,7 @@ class _Debounce:
         """Note a wake-up for the trailing edge and make sure that somebody tells it."""
         with self.lock:
             self.waiting.setdefault(using, set()).add(queue)
-            if self.thread is None or not self.thread.is_alive() or self.process != os.getpid():
-                self.process = os.getpid()
+            if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._tell, name="pgbroker-wakeups", daemon=True)
                 self.thread.start()
             self.lock.notify()
@@ -93,6 +87,15 @@ class _Debounce:
 
 
 _debounce = _Debounce()
+
+
+def _begin_anew() -> None:
+    """Forget, in a process that was forked: nobody there lets go of the lock, and the thread stayed behind."""
+    global _debounce
+    _debounce = _Debounce()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _send(queues: list[str], using: str, through: str | db.Session) -> None:

@@ -42,18 +42,23 @@ def facts_of_preview(group: GroupLine, progress: MemberCounts, preview: Preview)
         "members": {"live": progress.live, "running": progress.counts.get(Status.RUNNING, 0)},
         "totals": preview.totals,
         "exact": preview.is_exact and progress.is_exact,
-        "along": [
-            {
-                "kind": each.kind,
-                "id": each.id,
-                "name": each.name,
-                "status": each.status_label,
-                "fate": each.fate,
-                "callback": each.callback,
-            }
-            for each in preview.fates
-        ],
+        "along": facts_of_fates(preview),
     }
+
+
+def facts_of_fates(preview: Preview) -> list[dict[str, Any]]:
+    """Tell a program what a cancel would change besides what is cancelled by name."""
+    return [
+        {
+            "kind": each.kind,
+            "id": each.id,
+            "name": each.name,
+            "status": each.status_label,
+            "fate": each.fate,
+            "callback": each.callback,
+        }
+        for each in preview.fates
+    ]
 
 
 def text_of_preview(group: GroupLine, progress: MemberCounts, preview: Preview) -> str:
@@ -61,16 +66,23 @@ def text_of_preview(group: GroupLine, progress: MemberCounts, preview: Preview) 
     lines = [f"{jobs(progress.live)} of {harmless(group.name)} would be cancelled."]
     if running := progress.counts.get(Status.RUNNING, 0):
         lines.append(f"{jobs(running)} of them run, and would be asked to stop.")
+    return "\n".join([*lines, text_of_fates(preview)])
+
+
+def text_of_fates(preview: Preview) -> str:
+    """Tell what a cancel would change besides what is cancelled by name."""
     if not preview.fates:
-        lines.append("Nothing else would change.")
-    else:
-        lines += [f"{preview.told(fate)}." for fate in group_reports.FATES if fate in preview.totals]
-        rows = (
-            (each.fate, each.kind, each.id, each.name, each.status_label, each.callback)
-            for each in preview.fates
-        )
-        lines += ["", table(("fate", "kind", "id", "name", "now", "enqueues"), rows)]
-    return "\n".join(lines)
+        return "Nothing else would change."
+    rows = (
+        (each.fate, each.kind, each.id, each.name, each.status_label, each.callback) for each in preview.fates
+    )
+    return "\n".join(
+        [
+            *(f"{preview.told(fate)}." for fate in group_reports.FATES if fate in preview.totals),
+            "",
+            table(("fate", "kind", "id", "name", "now", "enqueues"), rows),
+        ]
+    )
 
 
 def text_of_callback(entry: dict[str, Any] | None, job_id: UUID | None) -> str | None:

@@ -113,11 +113,36 @@ def _over(facts: Facts, status: Status) -> Explanation:
 
 def _cancelled_along(facts: Facts, when: str) -> Explanation:
     ids, named = ids_of(facts, facts.cause_id), named_cause(facts)
-    cure = "Retry what it waited for: then it comes back by itself."
-    if facts.cause_id:
-        cure = f"Retry the cause (broker_jobs retry {facts.cause_id}): then it comes back by itself."
+    if _is_coming_back(facts):
+        cure = _COMES_BACK
+    elif (cause := _still_in_the_way(facts)) is not None:
+        cure = f"Retry the cause (broker_jobs retry {cause}): then it comes back by itself."
+    else:
+        cure = "Retry what it waited for: then it comes back by itself."
     return Explanation(
         "prerequisite_failed", f"It is over: it was cancelled {when}{because(facts)}.{named}", ids, cure
+    )
+
+
+_COMES_BACK = "Nothing: its cause lives again, and a worker's upkeep brings this one back. Is one running?"
+
+
+def _still_in_the_way(facts: Facts) -> UUID | str | None:
+    """Return the job to retry: the cause, unless that lives again and another one that is waited for went wrong too."""
+    if facts.cause is not None and facts.cause["status"] <= Status.COMPLETED:
+        for each in facts.prerequisites or []:
+            if each["kind"] == "job" and each["status"] in (Status.FAILED, Status.DEAD_LETTER):
+                return str(each["id"])
+    return facts.cause_id
+
+
+def _is_coming_back(facts: Facts) -> bool:
+    """Tell whether the cause has been retried and nothing else that went wrong by itself is in the way."""
+    return (
+        facts.cause is not None
+        and facts.cause["status"] <= Status.COMPLETED
+        and _still_in_the_way(facts) == facts.cause_id
+        and not any(each["kind"] == "group" for each in facts.prerequisites or [])
     )
 
 
@@ -270,17 +295,14 @@ def _blocked(facts: Facts) -> Explanation:
             ids_of(facts, *ids_of_expired(facts)),
             cure_of_expired(facts),
         )
-    cause = named_cause(facts)
-    retry = (
-        f"Mend and retry the cause (broker_jobs retry {facts.cause_id})"
-        if facts.cause_id
-        else "Mend the cause"
-    )
+    cause = _still_in_the_way(facts)
+    retry = f"Mend and retry the cause (broker_jobs retry {cause})" if cause else "Mend the cause"
+    cure = f"{retry}, or let it run without (broker_jobs unblock {facts.job_id})."
     return Explanation(
         "blocked",
-        f"It is blocked. {why}, and blocks what waits for it.{cause}",
+        f"It is blocked. {why}, and blocks what waits for it.{named_cause(facts)}",
         ids_of(facts, facts.cause_id),
-        f"{retry}, or let it run without (broker_jobs unblock {facts.job_id}).",
+        _COMES_BACK if _is_coming_back(facts) else cure,
     )
 
 

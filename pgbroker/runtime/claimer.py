@@ -33,8 +33,8 @@ CHEAP_SECONDS = 0.01
 PROMOTE_WITHIN = timedelta(minutes=10)
 PROMOTE_MAX = 1000
 POLL_AGAIN_SECONDS = 0.25
-# How long ready jobs that cannot be claimed are looked at again soon: locked for a moment, by whoever changes them. Those
-# of a paused queue stay so for longer.
+# How long ready jobs that cannot be claimed are looked at again soon: whoever changes them locks them for a moment.
+# Those of a paused queue stay so for longer.
 PASSED_OVER_SECONDS = 1.0
 # Looks that notifications ask for come no faster than this.
 LOOK_AGAIN_SECONDS = 0.25

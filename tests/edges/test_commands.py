@@ -19,6 +19,7 @@ from pgbroker.states import AttemptState, Status
 from pgbroker.tenancy import tenant_context
 from tests.factories import JobFactory, WorkerFactory, now
 from tests.support.commands import read, refused, run
+from tests.support.groups import after
 from tests.support.jobs import (
     TYPE,
     age,
@@ -183,6 +184,28 @@ def test_a_cancel_keeps_reason_and_who():
 
     assert answer["jobs"][0]["outcome"] == "cancelled"
     assert control.get_job(job).reason == "wrong month"
+
+
+def test_a_cancel_tells_what_goes_along_before_and_when_it_does():
+    root = enqueue_one()
+    waiting = after(root)
+
+    dry = run("broker_jobs", "cancel", root, "--dry-run")
+    facts = read("broker_jobs", "cancel", root, "--dry-run")
+
+    assert "1 job that waits would be cancelled along" in dry
+    assert str(waiting) in dry
+    assert (facts["totals"], facts["exact"], facts["along"][0]["id"]) == (
+        {"cancelled": 1},
+        True,
+        str(waiting),
+    )
+    assert (status(root), status(waiting)) == (Status.READY, Status.WAITING)
+    said = StringIO()
+    call_command("broker_jobs", "cancel", str(root), stderr=said, stdout=StringIO())
+    assert "1 job that waits would be cancelled along" in said.getvalue()
+    assert status(root) == Status.CANCELLED
+    assert "Nothing else would change" in run("broker_jobs", "cancel", enqueue_one(), "--dry-run")
 
 
 def test_a_redrive_looks_first_and_takes_what_matches():

@@ -330,6 +330,31 @@ def test_a_member_that_was_cancelled_by_hand_is_left_unless_asked_for():
     assert status(by_hand) == Status.READY
 
 
+def test_a_retry_of_a_group_names_what_failed_outside_and_keeps_its_members_away():
+    root = enqueue_one()
+    group = open_group("out")
+    blocked = member("out", depends_on=[str(root)], on_failure="block")
+    seal(group)
+    fail(root)
+    passes()
+    assert status(blocked) == Status.BLOCKED
+
+    said = StringIO()
+    with pytest.raises(CommandError, match="failed outside of the group") as error:
+        call_command("broker_groups", "retry", "out", stdout=said)
+
+    assert error.value.returncode == 1
+    assert (
+        f"In the way: its prerequisite, job {root} (tests.ok), is failed: broker_jobs retry {root}"
+        in said.getvalue()
+    )
+    control.retry(root)
+    passes()
+    assert read("broker_groups", "retry", "out") == {
+        "id": str(group), "retried": 0, "refused": {}, "why": []
+    }  # fmt: skip
+
+
 def test_a_retry_with_a_limit_stops_there():
     made = open_group("import")
     jobs = [member("import") for _ in range(3)]

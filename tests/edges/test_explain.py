@@ -106,6 +106,38 @@ def test_a_job_cancelled_along_names_the_root_cause_and_what_it_waited_for():
     assert f"broker_jobs retry {root}" in told.cure
 
 
+@pytest.mark.parametrize("policy", ["cancel", "block"])
+def test_a_job_whose_cause_was_retried_is_told_to_come_back_and_not_to_retry_it_again(policy):
+    root = enqueue_one()
+    job = after(root, on_failure=policy)
+    fail(root)
+    passes()
+    control.retry(root)
+
+    told = explain(job)
+
+    assert told.code == {"cancel": "prerequisite_failed", "block": "blocked"}[policy]
+    assert "retry" not in told.cure
+    assert "brings this one back" in told.cure
+    passes()
+    assert status(job) == Status.WAITING
+
+
+@pytest.mark.parametrize("policy", ["cancel", "block"])
+def test_where_two_went_wrong_the_other_one_is_named_once_the_first_lives_again(policy):
+    first, second = enqueue_one(), enqueue_one()
+    job = after(first, second, on_failure=policy)
+    fail(first)
+    fail(second)
+    passes()
+    other = second if f"broker_jobs retry {first}" in explain(job).cure else first
+    control.retry(first if other == second else second)
+
+    told = explain(job)
+
+    assert f"broker_jobs retry {other}" in told.cure
+
+
 def test_of_a_group_the_member_that_failed_is_the_cause():
     group = open_group("import")
     bad = member("import")

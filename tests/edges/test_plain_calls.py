@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
+from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from pgbroker import enqueue_many, get_job, hooks, job, plain_calls, registry, tenant_context
-from pgbroker.errors import InvalidArgument, SchemaTooOld, UnknownQueue
+from pgbroker.errors import InvalidArgument, NotPostgreSQL, SchemaTooOld, UnknownQueue
 from pgbroker.models import Job, JobPayload
 from pgbroker.registry import Call
 from tests.support.crash import Crash, crash_after, fault, statements_run
@@ -79,21 +81,38 @@ def test_a_long_list_is_stored_part_by_part_and_each_job_has_its_own_arguments()
     assert [each.pk for each in ready] == [outcome.job_id for outcome in outcomes]
 
 
+@dataclass
+class Noted:
+    """Notes when its field is read."""
+
+    number: int
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "number":
+            events.append("checked")
+        return super().__getattribute__(name)
+
+
+events: list[str] = []
+
+
+@job(name="tests.plain_calls.note", queue_name="plain-calls")
+def note(noted: Noted) -> None:
+    """Do nothing."""
+
+
 def test_a_part_is_stored_before_the_next_is_checked() -> None:
     """Otherwise server and client wait for each other, in turn."""
-    events: list[str] = []
-
-    class Noted(Asking):
-        def __iter__(self) -> Iterator[int]:
-            events.append("checked")
-            return iter([1])
+    calls = [note.bind(Noted(number)) for number in range(4)]
+    registry.synchronise(using="default")
+    events.clear()
 
     def sent(moment: str, name: str) -> None:
         if name == "enqueue_plain_many":
             events.append("sent")
 
     with fault(sent):
-        enqueue_many([count.bind(Noted()) for number in range(4)])
+        enqueue_many(calls)
 
     assert events == ["checked"] * 3 + ["sent", "checked", "sent"]
 
@@ -215,12 +234,12 @@ def test_jobs_belong_to_the_tenant_of_the_call_or_of_the_task_and_the_scope_is_p
     assert {each.outcome for each in [*of_context, *of_task]} == {"created"}
 
 
-def test_arguments_that_ask_the_database_see_what_their_tenant_does() -> None:
+def test_arguments_that_may_run_code_of_their_own_are_read_before_anything_is_stored() -> None:
     with tenant_context("acme"):
         outcomes = enqueue_many([count.bind(Asking()) for _ in range(6)])
         stored = JobPayload.objects.in_bulk([outcome.job_id for outcome in outcomes])
 
-    assert [stored[each.job_id].args["args"][0][0] for each in outcomes] == [0, 0, 0, 2, 2, 4]
+    assert [stored[each.job_id].args["args"][0][0] for each in outcomes] == [0] * 6
 
 
 # ------------------------------------------------------------------ transactions
@@ -260,12 +279,77 @@ def end_backend(other: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_that_is_lost_before_the_commit_is_made_again() -> None:
-    with second_session() as other, fault(at_part(2, lambda: end_backend(other))):
+def test_a_connection_that_is_lost_is_told_since_what_it_was_set_to_is_lost_with_it() -> None:
+    """Its tenant, its role, its locks: on a new connection the jobs might be somebody else's."""
+    with (
+        second_session() as other,
+        pytest.raises(OperationalError),
+        fault(at_part(2, lambda: end_backend(other))),
+    ):
+        enqueue_many([add.bind(number) for number in range(6)])
+
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_statement_that_somebody_cancels_is_not_tried_again() -> None:
+    with second_session() as other, connection.cursor() as cursor:
+        cursor.execute("set statement_timeout = '200ms'")
+        other.execute("begin")
+        other.execute("lock table pgbroker.job in exclusive mode")
+        with pytest.raises(OperationalError, match="timeout"):
+            enqueue_many([add.bind(number) for number in range(6)])
+        other.execute("rollback")
+        cursor.execute("reset statement_timeout")
+
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("task", [add, add.options(tags=["a"])], ids=["ahead", "ordinary"])
+def test_an_error_after_the_commit_is_the_callers_and_doubles_nothing(task: Any) -> None:
+    """However much it looks like one of the commit."""
+    called: list[str] = []
+
+    def fail() -> None:
+        raise OperationalError from DeadlockDetected()
+
+    def at(moment: str, name: str) -> None:
+        if not called and name.startswith("enqueue"):
+            called.append(name)
+            transaction.on_commit(fail)
+
+    with fault(at), pytest.raises(OperationalError):
+        enqueue_many([task.bind(number) for number in range(6)])
+
+    assert called == ["enqueue_plain_many" if task is add else "enqueue_many"]
+    assert Job.objects.count() == 7
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_commit_that_the_server_refuses_stores_the_list_once_by_the_ordinary_way() -> None:
+    commit, seen = connection._commit, []
+
+    def refused() -> None:
+        seen.append(1)
+        if len(seen) == 1:
+            connection._rollback()
+            raise OperationalError from SerializationFailure()
+        commit()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "_commit", refused)
         outcomes = enqueue_many([add.bind(number) for number in range(6)])
 
     assert {outcome.outcome for outcome in outcomes} == {"created"}
-    assert Job.objects.count() == 7
+    assert (Job.objects.count(), len(seen)) == (7, 2)
+
+
+def test_another_database_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "vendor", "sqlite")
+
+    with pytest.raises(NotPostgreSQL, match="sqlite"):
+        enqueue_many([add.bind(number) for number in range(6)])
 
 
 @pytest.mark.django_db(transaction=True)

@@ -167,6 +167,28 @@ def test_an_empty_group_that_waits_for_what_failed_ends_as_its_edge_says_and_com
     assert len(callbacks()) == (policy == "cancel")
 
 
+@pytest.mark.parametrize("other", ["failed", "open"])
+def test_an_empty_group_that_one_edge_cancels_ends_whatever_the_others_say(other):
+    """As a job does, and as a group with a member."""
+    blocking, cancelling = job(), job()
+    group_id, _ = sealed_group(
+        "g",
+        depends_on=[
+            {"job": str(blocking), "on_failure": "block"},
+            {"job": str(cancelling), "on_failure": "cancel"},
+        ],
+    )
+    dependent = job("g")
+
+    run(cancelling, *([blocking] if other == "failed" else []), how=FAILED)
+    passes()
+
+    assert (state(group_id), status(dependent)) == (GroupState.FAILED, CANCELLED)
+    retry_many([cancelling])
+    passes()
+    assert (state(group_id), status(dependent)) == (GroupState.SEALED, WAITING)
+
+
 def test_a_group_whose_prerequisite_failed_fails_whatever_it_tolerates():
     parent = job()
     group_id, members = sealed_group("g", {}, {}, depends_on=[str(parent)], tolerate_percent=100)

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from pgbroker import group_control, group_reports
 from pgbroker.errors import GroupNotFound
 from pgbroker.group_reports import GroupLine
+from pgbroker.lifecycle.look import look
 from pgbroker.lifecycle.retry import Retried
 from pgbroker.lifecycle.seal_group import seal_group
 from pgbroker.management import exits
@@ -268,6 +269,8 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
         retried = counts.pop("retried", 0)
         left = sum(counts.values())
         why = list(dict.fromkeys(map(str, find_obstacles(answers.values(), using=alias).values())))
+        outside = self._outside(group, answers, alias) if asked["limit"] is None else []
+        why += outside
         if json_wanted:
             report = {"id": group.id, "retried": retried, "refused": dict(counts), "why": why}
             self.stdout.write(as_json(report))
@@ -286,6 +289,22 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
                 )
         if left:
             raise CommandError(f"{left} of {len(answers)} jobs left as they are.", returncode=exits.ERROR)
+        if outside:
+            raise CommandError("Members wait for what failed outside of the group.", returncode=exits.ERROR)
+
+    @staticmethod
+    def _outside(group: GroupLine, answers: dict[UUID, Retried], alias: str) -> list[str]:
+        """Say what keeps members from coming back that is none of those retried: it has to be retried where it is."""
+        causes: dict[UUID, None] = {}
+        for each in group_reports.list_members(group.id, limit=LIMIT, using=alias):
+            if each.id in answers or each.status not in (Status.BLOCKED, Status.CANCELLED):
+                continue
+            job = look(each.id, using=alias)
+            if job is None or job.reason_code != "prerequisite_failed" or job.cause_id is None:
+                continue
+            if job.cause_id not in answers:
+                causes[job.cause_id] = None
+        return [str(obstacle_at(each, using=alias)) for each in list(causes)[:WHY_MAX]]
 
     # -------------------------------------------------------------- cancel
 

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from pgbroker import control, group_reports, reports
 from pgbroker.bodies import Reference
 from pgbroker.errors import JobNotFound
+from pgbroker.group_reports import preview_cancel
 from pgbroker.lifecycle.cancel import cancel_many
 from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.unblock import unblock_many
@@ -27,6 +28,7 @@ from pgbroker.management.arguments import (
     teach,
 )
 from pgbroker.management.asking import ask, consent
+from pgbroker.management.group_output import facts_of_fates, text_of_fates
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.obstacles import find_obstacles
 from pgbroker.states import RETRYABLE, Status
@@ -52,6 +54,7 @@ broker_jobs explain 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
 broker_jobs explain 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 --tenant acme
 broker_jobs retry 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
 broker_jobs retry 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 0199b0df-02b5-7c60-8a51-5d3e9f7b1c20 --attempts 3
+broker_jobs cancel 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 --dry-run
 broker_jobs cancel 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
 broker_jobs cancel 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44 0199b0df-02b5-7c60-8a51-5d3e9f7b1c20 --reason "wrong month"
 broker_jobs unblock 0199b0de-7a3c-7f11-9b7e-1f0a6c9d2e44
@@ -79,9 +82,12 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
         one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
         one.add_argument("--attempts", metavar="N", default=1, help="Attempts to grant each.")
 
-        one = actions.add_parser("cancel", help="Cancel live jobs; a running one is asked to stop.")
+        one = actions.add_parser(
+            "cancel", help="Cancel live jobs, and what waits for them; a running one is asked to stop."
+        )
         one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
         one.add_argument("--reason", metavar="TEXT", default="", help="Kept with the jobs.")
+        one.add_argument("--dry-run", action="store_true", help="Only tell what would go along.")
 
         one = actions.add_parser("unblock", help="Let blocked jobs run without what blocks them.")
         one.add_argument("ids", metavar="ID", nargs="+", help="The jobs, by their ids.")
@@ -259,11 +265,23 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
         )
 
     def read_cancel(self, arguments: Arguments) -> dict[str, Any]:
-        return {"ids": arguments.ids(), "reason": arguments.remark()}
+        return {
+            "ids": arguments.ids(),
+            "reason": arguments.remark(),
+            "dry_run": arguments.given["dry_run"],
+        }
 
     def do_cancel(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
+        preview = preview_cancel(job_ids=asked["ids"], using=alias)
+        if asked["dry_run"]:
+            facts = {"totals": preview.totals, "exact": preview.is_exact, "along": facts_of_fates(preview)}
+            self.stdout.write(as_json(facts) if json_wanted else text_of_fates(preview))
+            return
         answers = cancel_many(asked["ids"], reason=asked["reason"], by=operator(), using=alias)
         why = {"unchanged": "it has ended", "requested": "it runs, and is asked to stop"}
+        if preview.fates and not json_wanted:
+            # Once they have ended: those that run end later.
+            self.stderr.write(f"What waits for them:\n{text_of_fates(preview)}\n")
         self._tell_outcomes(
             asked["ids"], answers, why, done={"cancelled", "requested"}, json_wanted=json_wanted
         )

@@ -68,6 +68,13 @@ begin
                 or exists (
                     select from pgbroker.run_group as held where held.id = over.id and held.cancel_requested_at is not null
                 )
+                -- As of a job: what cancels it wins over what blocks it, and over what it still waits for.
+                or exists (
+                    select
+                    from pgbroker.bad_edges_of_1(over.id) as edge
+                    where edge.on_failure = 0 /* cancel */ and not pgbroker.is_alive_1(edge.prerequisite_id)
+                    offset 0
+                )
                 or not exists (
                     select
                     from pgbroker.open_edges_of_1(over.id) as edge
