@@ -143,6 +143,9 @@ class QueueDepth(NamedTuple):
     lease_seconds: float | None
     ready: int
     scheduled: int
+    # For what is not there yet, and behind what ended badly: up to BOUND of both, in all queues together.
+    waiting: int
+    blocked: int
     running: int
     failed: int
     dead_letter: int
@@ -154,7 +157,7 @@ class QueueDepth(NamedTuple):
         return {name: getattr(self, name) for name in COUNTED}
 
 
-COUNTED = ("ready", "scheduled", "running", "failed", "dead_letter")
+COUNTED = ("ready", "scheduled", "waiting", "blocked", "running", "failed", "dead_letter")
 CLAIMED = "claimed: running, or held by a worker for its next free slot"
 
 

@@ -81,12 +81,16 @@ def _summary(overview: Overview) -> Iterable[Line]:
     def of_all(count: Callable[[reports.QueueDepth], int]) -> str:
         return reports.at_most(min(sum(map(count, overview.depths)), reports.BOUND))
 
+    def some_of_all(word: str, count: Callable[[reports.QueueDepth], int]) -> str:
+        return f", {of_all(count)} {word}" if any(map(count, overview.depths)) else ""
+
     oldest = overview.oldest_ready_seconds
     waits = f", oldest {ago(oldest)}" if oldest >= 1 else ""
     text = (
         f"{_counted(len(overview.depths), 'queue')}: {of_all(lambda each: each.ready)} ready{waits}, "
         f"{of_all(lambda each: each.running)} claimed, {of_all(lambda each: each.scheduled)} scheduled, "
         f"{of_all(lambda each: each.dead_letter)} dead, {of_all(lambda each: each.failed)} failed"
+        f"{some_of_all('waiting', lambda each: each.waiting)}{some_of_all('blocked', lambda each: each.blocked)}"
     )
     yield Line(text, "warning" if oldest >= LONG_WAIT_SECONDS else "plain")
 

@@ -5,13 +5,13 @@
 --
 -- Scope:  tenant
 -- Plan:   hot
--- Rows:   one per queue, by name: id, queue, ageing_seconds, lease_seconds, ready, scheduled, running, failed,
---         dead_letter (each at most bound), and the age of the oldest ready job in seconds (null: none).
+-- Rows:   one per queue, by name: id, queue, ageing_seconds, lease_seconds, ready, scheduled, waiting, blocked, running,
+--         failed, dead_letter (each at most bound), and the age of the oldest ready job in seconds (null: none).
 -- Locks:  none.
--- Index:  job_claim, job_due, job_lease, job_gone_wrong.
+-- Index:  job_claim, job_due, job_waiting, job_lease, job_gone_wrong.
 --
--- Running, failed and dead-lettered jobs have no index by queue: up to the bound of them are read once, the
--- newest first, and told apart here.
+-- Waiting, blocked, running, failed and dead-lettered jobs have no index by queue: up to the bound of them are read once,
+-- of the last two the newest first, and told apart here.
 --
 -- What is counted is ordered as its index is: up to the bound in no order, the planner would rather read the table.
 with running as materialized (
@@ -24,6 +24,18 @@ with running as materialized (
         limit %(bound)s
     ) as counted
     group by queue_id
+),
+held_up as materialized (
+    select queue_id, status, count(*) as total
+    from (
+        select job.queue_id, job.status
+        from pgbroker.job
+        where job.status in (1 /* waiting */, 5 /* blocked */)
+          and (%(tenant)s::text is null or job.tenant_id = %(tenant)s::text)
+        order by job.id
+        limit %(bound)s
+    ) as counted
+    group by queue_id, status
 ),
 gone_wrong as materialized (
     select queue_id, status, count(*) as total
@@ -77,6 +89,12 @@ select
             limit %(bound)s
         ) as counted
     ) as scheduled,
+    coalesce(
+        (select total from held_up where held_up.queue_id = queue.id and status = 1 /* waiting */), 0
+    ) as waiting,
+    coalesce(
+        (select total from held_up where held_up.queue_id = queue.id and status = 5 /* blocked */), 0
+    ) as blocked,
     coalesce((select total from running where running.queue_id = queue.id), 0) as running,
     coalesce(
         (select total from gone_wrong where gone_wrong.queue_id = queue.id and status = 11 /* failed */), 0

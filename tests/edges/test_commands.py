@@ -401,11 +401,13 @@ def test_queues_are_listed_with_depth_age_and_settings():
     enqueue_one(available_at="2999-01-01T00:00:00Z")
     JobFactory(dead_letter=True)
     JobFactory(running=True)
+    JobFactory(waiting=True)
+    JobFactory(status=Status.BLOCKED, ready_at=None)
 
     queues = {each["queue"]: each for each in read("broker_queues", "list")["queues"]}
 
     default = queues["default"]
-    assert [default[name] for name in reports.COUNTED] == [1, 1, 1, 0, 1]
+    assert [default[name] for name in reports.COUNTED] == [1, 1, 1, 1, 1, 0, 1]
     assert 0 <= default["oldest_ready_seconds"] < 60
     assert (default["ageing_seconds"], default["lease_seconds"], default["paused"]) == (60, 60, False)
 

@@ -25,6 +25,7 @@ from pgbroker.metrics.enqueued import count_enqueued, wants_enqueued
 from pgbroker.metrics.histogram import Histogram
 from pgbroker.metrics.pairs import Pairs
 from pgbroker.tenancy import scope_all, tenant_context
+from tests.support.groups import after
 from tests.support.jobs import age, claim_one, enqueue_one, failed, settle_one
 from tests.support.scraping import samples, total, value
 from tests.support.sessions import second_session
@@ -114,6 +115,7 @@ def test_depth_and_age_are_what_the_database_has():
     with tenant_context("acme"):
         enqueue_one()
     enqueue_one(available_at="2100-01-01T00:00:00Z")
+    after(enqueue_one(queue="later"))
 
     told = read(Depths(lambda: ["default"]))
 
@@ -121,7 +123,9 @@ def test_depth_and_age_are_what_the_database_has():
         status: value(told, "pgbroker_queue_depth", database="default", queue="default", status=status)
         for status in reports.COUNTED
     }
-    assert depth == {"ready": 2, "scheduled": 1, "running": 0, "failed": 0, "dead_letter": 1}
+    assert depth == {
+        "ready": 2, "scheduled": 1, "waiting": 1, "blocked": 0, "running": 0, "failed": 0, "dead_letter": 1
+    }  # fmt: skip
     oldest = value(told, "pgbroker_queue_oldest_ready_seconds", database="default", queue="default")
     assert 3600 <= oldest < 3700
     assert value(told, "pgbroker_database_up", database="default") == 1

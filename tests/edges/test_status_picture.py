@@ -14,7 +14,7 @@ from pgbroker.lifecycle.take_due import SCHEDULER
 from pgbroker.management.lines import BARS, PLAIN_BARS, Column, Frame, cut, table
 from pgbroker.management.picture import draw, sparkline
 from pgbroker.overview import TROUBLED_MAX, Failing, Overview, QueueRates, TroubledSchedule
-from pgbroker.reports import BOUND, LeaderLine, Minute, PauseLine, QueueDepth, WorkerLine, total
+from pgbroker.reports import BOUND, COUNTED, LeaderLine, Minute, PauseLine, QueueDepth, WorkerLine, total
 from pgbroker.runtime.duties import UPKEEP
 from pgbroker.states import AttemptState
 from tests.docs.walkthrough import blocks
@@ -23,7 +23,7 @@ NOW = datetime(2026, 3, 1, 10, 0, 29, tzinfo=UTC)
 
 
 def depth(number: int, name: str | None = None, **counts: Any) -> QueueDepth:
-    zero: dict[str, Any] = dict.fromkeys(("ready", "scheduled", "running", "failed", "dead_letter"), 0)
+    zero: dict[str, Any] = dict.fromkeys(COUNTED, 0)
     known = zero | {"oldest_ready_seconds": None} | counts
     return QueueDepth(number, name or f"queue-{number:03d}", None, None, **known)
 
