@@ -85,6 +85,8 @@ def enqueue_calls(
     calls: Iterable[Call], *, using: str | None = None, group: str | None = None
 ) -> list[Outcome]:
     """Do as `enqueue_many` does, with all calls into the run group *group*."""
+    if isinstance(calls, Call):
+        raise InvalidOption("calls", "is one call", "Give a list of them: [task.bind(...)].")
     # Kept alive: a call may wait for another one, that very one.
     kept = calls if isinstance(calls, (list, tuple)) else list(calls)
     if group is None and (answers := enqueue_plain_calls(kept, using=using)) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pgbroker import hooks, linked_rows, payload
-from pgbroker.errors import InvalidOption
+from pgbroker.errors import InvalidArgument, InvalidOption
 from pgbroker.policy.values import whole
 from pgbroker.references import CallRef, DeferredRef, Edge, as_json, checked_policy, references_of
 from pgbroker.registry import Call, JobTask
@@ -51,7 +51,11 @@ def _tolerance(tolerate: int | str) -> dict[str, Any]:
     if isinstance(tolerate, str):
         said = _PERCENT(tolerate)
         if said is None or float(said[1]) > 100:
-            raise InvalidOption("tolerate", f"is {tolerate!r}", 'Give a number, or a share such as "5%".')
+            raise InvalidOption(
+                "tolerate",
+                f"is {tolerate!r}",
+                'Give a number of members, or a share of them, from "0%" to "100%".',
+            )
         return {"tolerate_percent": float(said[1])}
     return {"tolerate_count": count} if (count := whole("tolerate", tolerate, 0, 2**31 - 1)) else {}
 
@@ -68,7 +72,12 @@ def _entry(name: str, call: Call | JobTask[[], Any], using: str) -> dict[str, An
             name, "would be enqueued in another database or tenant", "Give one of where the group is."
         )
     # In the row, whatever BODY_STORAGE says: a body would be nobody's until the group ends.
-    _, _, text = payload.encode(shared.signature, bound.args, bound.kwargs, limit_bytes=shared.limit_bytes)
+    try:
+        _, _, text = payload.encode(
+            shared.signature, bound.args, bound.kwargs, limit_bytes=shared.limit_bytes
+        )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name}.{error.path}", error.trouble, error.cure) from error
     row = row_of(shared, "", text)
     if linked_rows.write_links(row, bound.task.call_options, None) is not None:
         raise linked_rows.not_in_the_list()

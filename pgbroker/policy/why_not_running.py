@@ -191,7 +191,7 @@ def _paused(facts: Facts) -> Explanation:
     pause, names = pauses[0], {"queue": facts.queue, "job_type": facts.job_type, "tenant": facts.tenant_id}
     what, flags = (text.format(**names) for text in _PAUSED[pause["kind"]])
     until = (
-        f", until {moment_words(time_of(pause['until']), facts.now)}"
+        f", until {since_words(time_of(pause['until']), facts.now)}"
         if pause["until"]
         else ", until it is resumed"
     )

@@ -113,7 +113,9 @@ def _ticks_of_range(
     # Counted in steps of a day, so that a range of centuries costs nothing much.
     if (count := cron.count(since, last)) > limit:
         raise InvalidOption(
-            "start", f"to end has {count:,} ticks, more than {limit:,}", "Give a shorter range at a time."
+            "start",
+            f"has {count:,} ticks up to the end, more than {limit:,}",
+            "Give a shorter range at a time.",
         )
     ticks = list(cron.between(since, last))
     known = {

@@ -12,6 +12,7 @@ from pgbroker.errors import CronNeverFires, InvalidCron, InvalidOption, InvalidT
 from pgbroker.lifecycle.schedule import ScheduleLine
 from pgbroker.policy import misfire, overlap
 from pgbroker.policy.cron import Ambiguous, Cron, Nonexistent, parse
+from pgbroker.policy.durations import seconds_of
 from pgbroker.policy.values import instant
 
 LONGEST_NAME = 200
@@ -225,12 +226,20 @@ def _of_policies(said: Definition) -> Iterator[Trouble]:
             f"Give more than nothing and at most {misfire.LONGEST_STOP.days:,} days.",
         )
     if not timedelta(0) <= said.jitter <= LONGEST_JITTER:
-        yield Trouble("jitter_seconds", f"is {said.jitter}", "Give nothing, or at most a day.")
+        yield Trouble(
+            "jitter_seconds",
+            f"is {seconds_of(said.jitter) if said.jitter < timedelta(0) else said.jitter}",
+            "Give nothing, or at most a day.",
+        )
 
 
 def _of_jobs(said: Definition) -> Iterator[Trouble]:
     if not said.jobs:
-        yield Trouble("template", "has no job", 'Give {"jobs": [{"job_type": "app.name", ...}]}.')
+        yield Trouble(
+            "template",
+            "has no job",
+            'Give task.bind(...) in code, or {"jobs": [{"job_type": "app.name", ...}]} in a template.',
+        )
     elif len(said.jobs) > MOST_JOBS:
         yield Trouble("template", f"has {len(said.jobs)} jobs", f"Give at most {MOST_JOBS}.")
     entries: Sequence[Any] = said.jobs

@@ -363,3 +363,8 @@ def test_a_past_run_after_is_ready_now() -> None:
     result = note.using(run_after=datetime(2001, 1, 1, tzinfo=UTC)).enqueue("now")
 
     assert get_job(result.id).status == Status.READY
+
+
+def test_one_call_in_place_of_a_list_is_told_as_such() -> None:
+    with pytest.raises(InvalidOption, match="calls is one call. Give a list of them"):
+        enqueue_many(note.bind("x"))  # type: ignore[arg-type]
