@@ -97,7 +97,8 @@ DEPTH = Family(
     "pgbroker_queue_depth",
     "gauge",
     ("database", "queue", "status"),
-    "Jobs of all tenants in a queue: ready, scheduled, waiting, blocked, running, failed, dead_letter. It stops at 10000.",
+    "Jobs of all tenants in a queue: ready, scheduled, waiting, blocked, running, failed, dead_letter. "
+    "It stops at 10000.",
 )
 OLDEST = Family(
     "pgbroker_queue_oldest_ready_seconds",

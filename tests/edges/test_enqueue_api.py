@@ -366,5 +366,5 @@ def test_a_past_run_after_is_ready_now() -> None:
 
 
 def test_one_call_in_place_of_a_list_is_told_as_such() -> None:
-    with pytest.raises(InvalidOption, match="calls is one call. Give a list of them"):
+    with pytest.raises(InvalidOption, match=r"calls is one call\. Give a list of them"):
         enqueue_many(note.bind("x"))  # type: ignore[arg-type]

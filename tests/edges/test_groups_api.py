@@ -641,6 +641,6 @@ def test_an_async_block_that_raises_leaves_nothing_behind() -> None:
 
 def test_a_callback_that_does_not_fit_is_named_with_what_is_wrong_with_it() -> None:
     with pytest.raises(InvalidArgument, match=r"argument 'on_completed\.\w+' is missing"):
-        run_group("new", on_completed=extract)  # type: ignore[arg-type]
+        run_group("new", on_completed=done)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match='from "0%" to "100%"'):
         run_group("new", tolerate="150%")
