@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from pgbroker import db
+from pgbroker.policy.misfire import GRACE
 
 # Before all ids.
 _FIRST = UUID(int=0)
@@ -63,6 +64,11 @@ class ScheduleLine(NamedTuple):
         if self.paused_at is not None:
             return "paused"
         return "ended" if self.next_run_at is None else "active"
+
+    @property
+    def is_overdue(self) -> bool:
+        """True when its tick should have come: no scheduler runs, or none that gets to it."""
+        return self.state == "active" and self.next_run_at is not None and self.now - self.next_run_at > GRACE
 
 
 class RunLine(NamedTuple):

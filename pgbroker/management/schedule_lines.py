@@ -49,7 +49,7 @@ def row_of(line: operate.ScheduleLine, drifted: Drift | None) -> tuple[Any, ...]
 def _state(line: operate.ScheduleLine) -> str:
     if line.state == "paused" and line.paused_until:
         return f"paused until {local_time(line.paused_until, line.time_zone)}"
-    return line.state
+    return "overdue" if line.is_overdue else line.state
 
 
 def row_of_run(run: operate.RunLine, zone: str) -> tuple[Any, ...]:

@@ -70,6 +70,17 @@ def test_schedules_of_all_tenants_are_listed_by_name_with_what_comes_there_and_i
     assert "02:30:00 +0" in lines[2]
 
 
+def test_a_tick_that_should_have_come_is_told_in_the_list():
+    late, fine = save("late"), save("fine")
+    for line, seconds in ((late, 300), (fine, 5)):
+        due = now() - timedelta(seconds=seconds)
+        set_row(line.id, next_run_at=due, watermark=due - timedelta(hours=1))
+
+    told = {line.split()[0]: line.split()[2] for line in run("list").splitlines()[1:]}
+
+    assert (told["late"], told["fine"]) == ("overdue", "active")
+
+
 def test_a_tenant_narrows_the_list_and_what_can_be_done():
     save("ours")
     theirs = of_tenant("acme", "theirs")
