@@ -76,9 +76,11 @@ def test_a_tick_that_should_have_come_is_told_in_the_list():
         due = now() - timedelta(seconds=seconds)
         set_row(line.id, next_run_at=due, watermark=due - timedelta(hours=1))
 
-    told = {line.split()[0]: line.split()[2] for line in run("list").splitlines()[1:]}
-
-    assert (told["late"], told["fine"]) == ("overdue", "active")
+    lines = {
+        line.split()[0]: line for line in run("list").splitlines() if line.startswith(("late ", "fine "))
+    }
+    assert " overdue " in lines["late"]
+    assert " active " in lines["fine"]
 
 
 def test_a_tenant_narrows_the_list_and_what_can_be_done():
