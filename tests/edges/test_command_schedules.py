@@ -76,9 +76,7 @@ def test_a_tick_that_should_have_come_is_told_in_the_list():
         due = now() - timedelta(seconds=seconds)
         set_row(line.id, next_run_at=due, watermark=due - timedelta(hours=1))
 
-    lines = {
-        line.split()[0]: line for line in run("list").splitlines() if line.startswith(("late ", "fine "))
-    }
+    lines = {line.split()[0]: line for line in run("list").splitlines()[1:3]}
     assert " overdue " in lines["late"]
     assert " active " in lines["fine"]
 
