@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.docs.walkthrough import ROOT, reader
 
 
+@pytest.mark.own_session
 def test_the_quickstart_runs(tmp_path: Path) -> None:
     quickstart = re.search(r"^## Quickstart\n.*?(?=^## )", (ROOT / "README.md").read_text(), re.M | re.S)
     assert quickstart

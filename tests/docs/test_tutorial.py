@@ -39,6 +39,7 @@ def look_into_the_admin(somebody: Reader) -> str:
     return jobs + get(newest[2])
 
 
+@pytest.mark.own_session
 def test_the_tutorial_runs(tmp_path: Path) -> None:
     with reader(tmp_path) as somebody:
         somebody.follow(DOCS / "tutorial.md")

@@ -346,6 +346,7 @@ def test_after_settle_hears_of_every_attempt_once_it_is_committed(register, run)
     assert sorted(rows) == [Status.SCHEDULED, Status.COMPLETED, Status.DEAD_LETTER]
 
 
+@pytest.mark.own_session
 @pytest.mark.django_db(transaction=True)
 def test_a_hook_that_asks_the_database_gets_over_a_lost_connection_and_leaves_none_behind(register):
     pids: list[int] = []

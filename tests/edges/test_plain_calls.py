@@ -278,6 +278,7 @@ def end_backend(other: psycopg.Connection[Any]) -> None:
     other.execute("select pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
 
 
+@pytest.mark.own_session
 @pytest.mark.django_db(transaction=True)
 def test_a_connection_that_is_lost_is_told_since_what_it_was_set_to_is_lost_with_it() -> None:
     """Its tenant, its role, its locks: on a new connection the jobs might be somebody else's."""
@@ -291,6 +292,7 @@ def test_a_connection_that_is_lost_is_told_since_what_it_was_set_to_is_lost_with
     assert Job.objects.count() == 1
 
 
+@pytest.mark.own_session
 @pytest.mark.django_db(transaction=True)
 def test_a_statement_that_somebody_cancels_is_not_tried_again() -> None:
     with second_session() as other, connection.cursor() as cursor:
@@ -352,6 +354,7 @@ def test_another_database_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> N
         enqueue_many([add.bind(number) for number in range(6)])
 
 
+@pytest.mark.own_session
 @pytest.mark.django_db(transaction=True)
 def test_a_connection_that_is_lost_takes_a_caller_s_transaction_with_it_and_says_so() -> None:
     with (
@@ -365,6 +368,7 @@ def test_a_connection_that_is_lost_takes_a_caller_s_transaction_with_it_and_says
     assert Job.objects.count() == 1
 
 
+@pytest.mark.own_session
 @pytest.mark.django_db(transaction=True)
 def test_a_commit_of_which_nobody_knows_is_not_done_again() -> None:
     """The jobs may be there: to enqueue them once more would double them."""

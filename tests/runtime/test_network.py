@@ -142,6 +142,7 @@ def test_a_statement_of_a_project_is_limited_by_nobody(session: db.Session):
     assert session.connection.execute("show statement_timeout").fetchone() == ("0",)
 
 
+@pytest.mark.own_session
 @pytest.mark.parametrize(
     ("how", "flags"),
     [("forget", []), ("swallow", []), ("forget", ["--executor", "process"])],
@@ -175,6 +176,7 @@ def test_a_worker_whose_connections_are_dead_without_a_word_goes_on(
     assert worker.stop() == 0
 
 
+@pytest.mark.own_session
 def test_a_handler_of_whose_message_only_a_part_has_arrived_does_not_wait_for_ever(
     fleet: Fleet, network: Proxy
 ):
@@ -205,6 +207,7 @@ def test_a_long_query_of_a_handler_survives_the_loss_of_other_connections(fleet:
     assert states_of(job_id) == [AttemptState.COMPLETED], worker.log
 
 
+@pytest.mark.own_session
 def test_a_listener_that_nobody_speaks_to_any_more_finds_out(fleet: Fleet, network: Proxy):
     worker = fleet.start(slots=1, database=through(network), POLL_SECONDS=30)
     wait_until(lambda: len(loops()) == 5, "all loops are connected", of=worker)

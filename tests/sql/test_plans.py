@@ -73,6 +73,7 @@ def of(status: Status, limit: int) -> list[Any]:
         return list(Job.objects.filter(status=status).order_by("id").values_list("pk", flat=True)[:limit])
 
 
+@pytest.mark.own_session
 @pytest.mark.parametrize("tenants", [1, 2])
 @pytest.mark.parametrize("limit", [1, 500])
 def test_statistics_of_few_tenants_do_not_lead_a_claim_into_the_tenants_index(
@@ -225,6 +226,7 @@ def test_the_list_of_a_tenant_reads_its_jobs_alone(statistics, session, explaine
         assert buffers(plan) < 2_000
 
 
+@pytest.mark.own_session
 def test_a_claim_with_its_bound_stays_cheap_beside_a_held_snapshot(session, explained):
     """Vacuum may not remove what the snapshot sees: without the bound each claim reads all that went before."""
     costs = []
