@@ -142,9 +142,10 @@ class World:
             bad = self._bad(group.edges)
             if group.state == GroupState.FAILED and group.barred and "cancel" not in bad:
                 group.state, group.barred, changed = GroupState.SEALED, False, True
-            # What a group waits for its members have waited for; one that has none waits itself.
+            # What a group waits for its members have waited for; one without waits itself, unless a cancel bars it.
             waits = any(not edge.satisfied and self.outcome(edge.on) is None for edge in group.edges)
-            if group.state != GroupState.SEALED or live or (not members and (waits or "block" in bad)):
+            waits = not members and "cancel" not in bad and (waits or "block" in bad)
+            if group.state != GroupState.SEALED or live or waits:
                 continue
             group.barred = "cancel" in bad
             failures = sum(node.status in BAD for node in members)
