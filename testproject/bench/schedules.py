@@ -211,7 +211,8 @@ def _misfire(scale: Scale) -> dict[str, Any]:
         assert latest == created
         with suppress(ZeroDivisionError):
             span = _ask(
-                "select extract(epoch from max(scheduled_for) - min(scheduled_for)) / 60 from pgbroker.schedule_run"
+                "select extract(epoch from max(scheduled_for) - min(scheduled_for)) / 60 from pgbroker.schedule_run "
+                "where state = 'created'"
             )
             # The latest ones, without a gap.
             assert created == 0 or span == created - 1, (name, span)
