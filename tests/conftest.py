@@ -10,6 +10,7 @@ import pytest
 from django.db import connections
 
 from testproject import database, embedded_pg
+from tests.support.sessions import wait_for_threads
 
 # A test that commits leaves nothing of pgbroker's behind.
 pytest_plugins = ["pgbroker.pytest_plugin"]
@@ -53,6 +54,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if running := config.stash.get(server, None):
         running.release()
+
+
+@pytest.fixture(autouse=True)
+def _threads_have_ended() -> Iterator[None]:
+    """Before the tables are emptied, which what still works in them would lock or fill."""
+    yield
+    wait_for_threads()
 
 
 @pytest.fixture

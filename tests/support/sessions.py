@@ -58,6 +58,15 @@ def second_session(tenant: str | None = None) -> Iterator[psycopg.Connection]:
         yield session
 
 
+_at_work: list[threading.Thread] = []
+
+
+def wait_for_threads() -> None:
+    """Wait for threads that a test left at work, skipped or failed in the middle: nobody is to meet them in the next."""
+    while _at_work:
+        _at_work.pop().join(PATIENCE_SECONDS)
+
+
 class InThread(Generic[T]):
     """Work in a thread with a Django connection of its own; `pid` is its backend, `result()` its answer."""
 
@@ -84,6 +93,7 @@ class InThread(Generic[T]):
 
     def start(self) -> InThread[T]:
         """Begin, and return once the thread is connected."""
+        _at_work.append(self._thread)
         self._thread.start()
         assert self._connected.wait(PATIENCE_SECONDS), "the thread did not connect"
         return self
