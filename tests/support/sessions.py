@@ -62,7 +62,7 @@ _at_work: list[threading.Thread] = []
 
 
 def wait_for_threads() -> None:
-    """Wait for threads that a test left at work, skipped or failed in the middle: nobody is to meet them in the next."""
+    """Wait for threads that a test left at work, skipped or failed in the middle: the next one is not to meet them."""
     while _at_work:
         _at_work.pop().join(PATIENCE_SECONDS)
 
