@@ -142,16 +142,18 @@ class World:
             bad = self._bad(group.edges)
             if group.state == GroupState.FAILED and group.barred and "cancel" not in bad:
                 group.state, group.barred, changed = GroupState.SEALED, False, True
-            # What a group waits for its members have waited for; one without waits itself, unless a cancel bars it.
-            waits = any(not edge.satisfied and self.outcome(edge.on) is None for edge in group.edges)
-            waits = not members and "cancel" not in bad and (waits or "block" in bad)
-            if group.state != GroupState.SEALED or live or waits:
+            if group.state != GroupState.SEALED or live:
                 continue
             group.barred = "cancel" in bad
             failures = sum(node.status in BAD for node in members)
-            group.state = (
-                GroupState.FAILED if group.barred or failures > group.tolerance else GroupState.COMPLETED
-            )
+            if group.barred or failures > group.tolerance:
+                group.state = GroupState.FAILED
+            elif (not members and "block" in bad) or any(
+                not edge.satisfied and self.outcome(edge.on) is None for edge in group.edges
+            ):
+                continue
+            else:
+                group.state = GroupState.COMPLETED
             group.called.add(group.state)
             changed = True
         return changed

@@ -360,3 +360,37 @@ def test_what_is_stored_of_options_is_what_was_given():
     stored = group(group_id)
     assert (stored.on_failed, stored.on_completed, stored.tolerate_percent) == (call, None, 12.5)
     assert json.dumps(stored.on_failed, sort_keys=True) == json.dumps(call, sort_keys=True)
+
+
+def test_a_group_whose_members_all_fell_by_edges_of_their_own_does_not_complete_before_what_it_waits_for():
+    """It tolerates them, and nobody knows yet what becomes of its prerequisite."""
+    root, parent = job(), job()
+    group_id, members = sealed_group(
+        "g",
+        {"depends_on": [str(root)]},
+        {"depends_on": [str(root)]},
+        depends_on=[str(parent)],
+        tolerate_count=2,
+    )
+    run(root, how=FAILED)
+    passes()
+    assert statuses(*members) == [CANCELLED] * 2
+    assert state(group_id) == GroupState.SEALED
+
+    run(parent, how=FAILED)
+    passes()
+    assert state(group_id) == GroupState.FAILED
+
+
+def test_a_group_whose_members_all_fell_completes_with_what_it_waits_for():
+    root, parent = job(), job()
+    group_id, members = sealed_group(
+        "g", {"depends_on": [str(root)]}, depends_on=[str(parent)], tolerate_count=1
+    )
+    run(root, how=FAILED)
+    passes()
+    assert (statuses(*members), state(group_id)) == ([CANCELLED], GroupState.SEALED)
+
+    run(parent)
+    passes()
+    assert state(group_id) == GroupState.COMPLETED

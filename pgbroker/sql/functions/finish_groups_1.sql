@@ -57,48 +57,53 @@ begin
                     select
                     from pgbroker.bad_edges_of_1(over.id) as edge
                     where edge.on_failure = 0 /* cancel */
+                      -- Where it has come back, its members are about to; without any there is nothing that could.
+                      and (
+                          exists (select from pgbroker.job where job.run_group_id = over.id offset 0)
+                          or not pgbroker.is_alive_1(edge.prerequisite_id)
+                      )
                 ) as barred,
+                exists (
+                    select
+                    from pgbroker.open_edges_of_1(over.id) as edge
+                    where edge.outcome = 0
+                       -- Its members were blocked, and somebody let them run.
+                       or edge.on_failure = 1 /* block */
+                       and not exists (select from pgbroker.job where job.run_group_id = over.id offset 0)
+                    offset 0
+                ) as waits,
                 (select count(*) from pgbroker.job where job.run_group_id = over.id) as members,
                 (select count(*) from pgbroker.bad_members_1(over.id)) as bad
             from unnest(locked) as over (id)
             where not exists (select from pgbroker.live_members_1(over.id) offset 0)
-            -- What the group waits for, each member has waited for; one without members waits itself, unless it is to end.
-            and (
-                exists (select from pgbroker.job where job.run_group_id = over.id offset 0)
-                or exists (
-                    select from pgbroker.run_group as held where held.id = over.id and held.cancel_requested_at is not null
-                )
-                -- As of a job: what cancels it wins over what blocks it, and over what it still waits for.
-                or exists (
-                    select
-                    from pgbroker.bad_edges_of_1(over.id) as edge
-                    where edge.on_failure = 0 /* cancel */ and not pgbroker.is_alive_1(edge.prerequisite_id)
-                    offset 0
-                )
-                or not exists (
-                    select
-                    from pgbroker.open_edges_of_1(over.id) as edge
-                    where edge.outcome = 0 or edge.on_failure = 1 /* block */
-                    offset 0
-                )
-            )
+        ),
+        judged as materialized (
+            select
+                counted.id,
+                counted.barred,
+                counted.waits,
+                counted.bad > coalesce(
+                    held.tolerate_count,
+                    -- As it was written: in binary 18.4 % of 375 are less than 69.
+                    floor(counted.members * held.tolerate_percent::numeric / 100)::int,
+                    0
+                ) as spoilt
+            from counted
+            join pgbroker.run_group as held on held.id = any (array[counted.id])
         )
         update pgbroker.run_group
         set state = case
                 when run_group.cancel_requested_at is not null then 13 /* cancelled */
-                when counted.barred then 11 /* failed */
-                when counted.bad <= coalesce(
-                    run_group.tolerate_count,
-                    -- As it was written: in binary 18.4 % of 375 are less than 69.
-                    floor(counted.members * run_group.tolerate_percent::numeric / 100)::int,
-                    0
-                ) then 10 /* completed */
-                else 11 /* failed */
+                when judged.barred or judged.spoilt then 11 /* failed */
+                else 10 /* completed */
             end,
             finished_at = statement_timestamp()
-        from counted
-        where run_group.id = any (array[counted.id])
+        from judged
+        where run_group.id = any (array[judged.id])
           and run_group.state = 1 /* sealed */
+          -- Its members may all be over before what it waits for is, cancelled by edges of their own: it fails at once
+          -- where that is settled, and completes only with what it waits for.
+          and (run_group.cancel_requested_at is not null or judged.barred or judged.spoilt or not judged.waits)
         returning run_group.*
     loop
         if finished.state = 10 /* completed */ and finished.on_completed is not null and finished.completed_job_id is null then
