@@ -3,6 +3,11 @@
 from datetime import timedelta
 
 
+def duration_of(value: timedelta) -> str:
+    """Write a duration as people read it; one below nothing in seconds."""
+    return seconds_of(value) if value < timedelta(0) else str(value)
+
+
 def seconds_of(value: timedelta) -> str:
     """Write a duration in seconds, as options take it: `-1 s`, not Python's "-1 day, 23:59:59"."""
     whole, rest = divmod(value, timedelta(seconds=1))

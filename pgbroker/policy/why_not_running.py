@@ -127,9 +127,13 @@ def _cancelled_along(facts: Facts, when: str) -> Explanation:
 _COMES_BACK = "Nothing: its cause lives again, and a worker's upkeep brings this one back. Is one running?"
 
 
+def _cause_lives(facts: Facts) -> bool:
+    return facts.cause is not None and facts.cause["status"] <= Status.COMPLETED
+
+
 def _still_in_the_way(facts: Facts) -> UUID | str | None:
     """Return the job to retry: the cause, unless that lives again and another one that is waited for went wrong too."""
-    if facts.cause is not None and facts.cause["status"] <= Status.COMPLETED:
+    if _cause_lives(facts):
         for each in facts.prerequisites or []:
             if each["kind"] == "job" and each["status"] in (Status.FAILED, Status.DEAD_LETTER):
                 return str(each["id"])
@@ -139,8 +143,7 @@ def _still_in_the_way(facts: Facts) -> UUID | str | None:
 def _is_coming_back(facts: Facts) -> bool:
     """Tell whether the cause has been retried and nothing else that went wrong by itself is in the way."""
     return (
-        facts.cause is not None
-        and facts.cause["status"] <= Status.COMPLETED
+        _cause_lives(facts)
         and _still_in_the_way(facts) == facts.cause_id
         and not any(each["kind"] == "group" for each in facts.prerequisites or [])
     )

@@ -12,7 +12,7 @@ from pgbroker.errors import CronNeverFires, InvalidCron, InvalidOption, InvalidT
 from pgbroker.lifecycle.schedule import ScheduleLine
 from pgbroker.policy import misfire, overlap
 from pgbroker.policy.cron import Ambiguous, Cron, Nonexistent, parse
-from pgbroker.policy.durations import seconds_of
+from pgbroker.policy.durations import duration_of
 from pgbroker.policy.values import instant
 
 LONGEST_NAME = 200
@@ -222,13 +222,13 @@ def _of_policies(said: Definition) -> Iterator[Trouble]:
     if not timedelta(0) < said.misfire_window <= misfire.LONGEST_STOP:
         yield Trouble(
             "misfire_window_seconds",
-            f"is {said.misfire_window}",
+            f"is {duration_of(said.misfire_window)}",
             f"Give more than nothing and at most {misfire.LONGEST_STOP.days:,} days.",
         )
     if not timedelta(0) <= said.jitter <= LONGEST_JITTER:
         yield Trouble(
             "jitter_seconds",
-            f"is {seconds_of(said.jitter) if said.jitter < timedelta(0) else said.jitter}",
+            f"is {duration_of(said.jitter)}",
             "Give nothing, or at most a day.",
         )
 
