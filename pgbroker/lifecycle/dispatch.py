@@ -42,9 +42,9 @@ class Decision:
     late: int = field(default=0, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the database takes."""
+        """Return what the database takes; what is left out is null there, and most of it is."""
         missed = self.gap and {"count": self.missed, "first": _text(self.gap[0]), "last": _text(self.gap[1])}
-        return {
+        said = {
             "id": str(self.id),
             "kind": self.kind,
             "expected": _text(self.expected),
@@ -59,8 +59,9 @@ class Decision:
             "cancel": self.cancel,
             "resume": self.resume,
             "disable": self.disable,
-            **({"missed": missed} if missed else {}),
+            "missed": missed,
         }
+        return {name: value for name, value in said.items() if value or name == "revision"}
 
 
 class Occurrence(NamedTuple):

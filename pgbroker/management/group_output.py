@@ -1,10 +1,10 @@
-"""What broker_groups prints: groups, what waits for what, and what a cancel would take along."""
+"""What is printed of run groups and of edges: what waits for what, and what a cancel would take along."""
 
 from typing import Any
 from uuid import UUID
 
 from pgbroker import group_reports
-from pgbroker.group_reports import GroupLine, Link, MemberCounts, Preview
+from pgbroker.group_reports import GroupLine, Link, Links, MemberCounts, Preview
 from pgbroker.management.output import harmless, table
 from pgbroker.states import GroupState, Status
 
@@ -21,7 +21,29 @@ def facts_of(group: GroupLine, progress: MemberCounts) -> dict[str, Any]:
     }
 
 
-def facts_of_link(link: Link) -> dict[str, Any]:
+def facts_of_links(links: Links) -> dict[str, Any]:
+    """Tell what a job or a group waits for, and what waits for it, to a program."""
+    return {
+        "prerequisites": [_facts_of_link(each) for each in links.prerequisites],
+        "dependents": [_facts_of_link(each) for each in links.dependents],
+    }
+
+
+def text_of_links(links: Links) -> str:
+    """Draw both sides as tables with a heading; of a side where nothing is, nothing."""
+    told = ""
+    for heading, side, more in (
+        ("waits for", links.prerequisites, links.more_prerequisites),
+        ("what waits for it", links.dependents, links.more_dependents),
+    ):
+        if side:
+            rows = ((each.id, each.name, each.status_label, each.outcome_label, each.policy) for each in side)
+            shown = table(("id", "name", "status", "outcome", "on failure"), rows)
+            told += f"\n{heading}{', the first of them' if more else ''}\n{shown}\n"
+    return told
+
+
+def _facts_of_link(link: Link) -> dict[str, Any]:
     """Tell what waits, or is waited for, to a program."""
     return {
         "kind": link.kind,

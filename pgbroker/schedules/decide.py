@@ -1,6 +1,7 @@
 """What is to become of a schedule that is due: its ticks, what overlaps, and when it is looked at again. Pure."""
 
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from pgbroker.errors import PgBrokerError
@@ -24,6 +25,21 @@ def cron_of(due: Due) -> Cron:
         start=due.starts_at,
         end=due.ends_at,
     )
+
+
+@lru_cache(maxsize=4_096)
+def _next_tick(
+    said: tuple[str, str, str, str, datetime | None, datetime | None], rules: str, after: datetime
+) -> Tick | None:
+    """
+    Return the first tick after that one, of what so many schedules say that it is remembered.
+
+    *rules* are the zone's fingerprint: by others the next tick may be another.
+    """
+    expression, zone, ambiguous, nonexistent, start, end = said
+    return parse(
+        expression, zone, ambiguous=ambiguous, nonexistent=nonexistent, start=start, end=end
+    ).first_after(after)
 
 
 def decide(due: Due, *, limit: int) -> Decision:
@@ -106,7 +122,8 @@ def _on_time(due: Due, cron: Cron) -> tuple[_Found, Tick | None] | None:
     tick = due.next_run_at
     if tick is None or not tick <= due.now <= tick + GRACE or due.zone_rules != cron.zone.fingerprint:
         return None
-    following = cron.first_after(tick)
+    said = (due.expression, due.time_zone, due.ambiguous, due.nonexistent, due.starts_at, due.ends_at)
+    following = _next_tick(said, cron.zone.fingerprint, tick)
     if following is not None and following.instant <= due.now:
         return None
     return _Found((tick,), 0, due.now), following
@@ -168,5 +185,7 @@ class _Ticks:
 
 
 def _start(due: Due, tick: datetime) -> datetime | None:
+    if not due.jitter_seconds:
+        return None
     wait = jitter(due.id, tick, most=timedelta(seconds=due.jitter_seconds))
     return tick + wait if wait and tick + wait > due.now else None

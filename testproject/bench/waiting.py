@@ -177,7 +177,7 @@ def _fan_out(scale: Scale) -> dict[str, Any]:
         stage.settle_down()
         with _clocks("settle", "resolve") as (directory, environment):
             with worker.workers(1, "--concurrency=8", **environment) as running:
-                worker.wait_until(_none_waits, running, pause_seconds=0.05)
+                worker.wait_until(_none_waits, running, pause_seconds=0.005)
                 (seconds,) = _ask(
                     "select extract(epoch from clock_timestamp() - finished_at)::float8 from pgbroker.job "
                     "where id = %s",

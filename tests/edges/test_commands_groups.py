@@ -117,6 +117,22 @@ def test_a_job_is_shown_with_its_group_and_its_cause():
     assert (facts["run_group"], facts["cause_id"]) == ("import", str(bad))
 
 
+def test_a_job_is_shown_with_what_it_waits_for_and_what_waits_for_it():
+    first = enqueue_one()
+    job = after(first, on_failure="block")
+    waiting = after(job, on_failure="ignore")
+
+    text = run("broker_jobs", "show", job)
+    facts = read("broker_jobs", "show", job)
+
+    before, behind = text.split("\nwhat waits for it\n")
+    assert re.search(rf"^waits for\n.*\n.*{first}.* block", before, re.M | re.S)
+    assert re.search(rf"{waiting}.* ignore", behind)
+    assert [(each["id"], each["status"]) for each in facts["prerequisites"]] == [(str(first), "ready")]
+    assert [(each["id"], each["on_failure"]) for each in facts["dependents"]] == [(str(waiting), "ignore")]
+    assert "waits for" not in run("broker_jobs", "show", enqueue_one())
+
+
 def test_a_name_with_spaces_or_worse_is_told_as_one_can_type_it():
     open_group("two words")
     job = after({"group": "two words"})

@@ -27,11 +27,12 @@ from pgbroker.management.asking import ask, consent
 from pgbroker.management.commands.broker_jobs import operator
 from pgbroker.management.group_output import (
     facts_of,
-    facts_of_link,
+    facts_of_links,
     facts_of_preview,
     jobs,
     many,
     text_of_callback,
+    text_of_links,
     text_of_preview,
 )
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
@@ -167,8 +168,7 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
         members = group_reports.list_members(group.id, limit=asked["limit"], using=alias)
         if json_wanted:
             facts = facts_of(group, progress)
-            facts["prerequisites"] = [facts_of_link(each) for each in links.prerequisites]
-            facts["dependents"] = [facts_of_link(each) for each in links.dependents]
+            facts |= facts_of_links(links)
             facts["jobs"] = [{**each._asdict(), "status": Status(each.status).label} for each in members]
             self.stdout.write(as_json(facts))
             return
@@ -189,21 +189,7 @@ broker_groups cancel daily-import:2026-11-29 --reason "wrong file" --yes
             ("callback error", group.callback_error),
         )
         self.stdout.write(pairs(shown))
-        for heading, side, more in (
-            ("waits for", links.prerequisites, links.more_prerequisites),
-            ("what waits for it", links.dependents, links.more_dependents),
-        ):
-            if side:
-                self.stdout.write(f"\n{heading}{', the first of them' if more else ''}")
-                self.stdout.write(
-                    table(
-                        ("id", "name", "status", "outcome", "on failure"),
-                        (
-                            (each.id, each.name, each.status_label, each.outcome_label, each.policy)
-                            for each in side
-                        ),
-                    )
-                )
+        self.stdout.write(text_of_links(links), ending="")
         if members:
             self.stdout.write("\nmembers")
             self.stdout.write(

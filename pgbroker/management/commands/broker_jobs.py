@@ -28,7 +28,12 @@ from pgbroker.management.arguments import (
     teach,
 )
 from pgbroker.management.asking import ask, consent
-from pgbroker.management.group_output import facts_of_fates, text_of_fates
+from pgbroker.management.group_output import (
+    facts_of_fates,
+    facts_of_links,
+    text_of_fates,
+    text_of_links,
+)
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.obstacles import find_obstacles
 from pgbroker.states import RETRYABLE, Status
@@ -72,7 +77,9 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
         one.add_argument("--limit", metavar="N", default=LIMIT, help=f"Jobs to list, at most {LIMIT_MAX}.")
         one.add_argument("--after", metavar="ID", help="Go on after this job, the last of the page before.")
 
-        one = actions.add_parser("show", help="Show one job with its arguments, attempts and timeline.")
+        one = actions.add_parser(
+            "show", help="Show one job with its arguments, what it waits for, attempts and timeline."
+        )
         one.add_argument("ids", metavar="ID", nargs=1, help="The job, by its id.")
 
         one = actions.add_parser("explain", help="Tell why one job does not run, and what to do about it.")
@@ -194,8 +201,9 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
         if story is None:
             raise JobNotFound(job_id)
         job, told = story.job, reports.moments(story)
+        links = group_reports.read_links(job_id, using=alias)
         if json_wanted:
-            facts = {**job._asdict(), "status": job.status.label}
+            facts = {**job._asdict(), "status": job.status.label, **facts_of_links(links)}
             facts["executions"] = [each._asdict() for each in story.attempts]
             facts["timeline"] = [{"at": each.at, "what": each.what, "detail": each.detail} for each in told]
             self.stdout.write(as_json(facts))
@@ -223,6 +231,7 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
             ("result", short_json(job.stored_result) if job.status == Status.COMPLETED else None),
         )
         self.stdout.write(pairs(shown))
+        self.stdout.write(text_of_links(links), ending="")
         self.stdout.write("\ntimeline")
         for each in told:
             line = f"  {each.at.isoformat(sep=' ', timespec='milliseconds')}  {each.what}"

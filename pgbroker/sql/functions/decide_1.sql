@@ -71,13 +71,30 @@ begin
 end
 $function$;
 
--- Lock those of them that nobody holds, and of which no other's end has to tell whether they come back.
+-- Lock those of them that nobody holds, and of which no other's end has to tell whether they come back; in the order of
+-- their ids, jobs before groups.
 create function pgbroker.lock_dependents_1(ids uuid[]) returns uuid[]
 language plpgsql volatile as $function$
 declare
-    locked constant uuid[] := pgbroker.lock_free_1(ids);
+    locked uuid[];
+    groups constant uuid[] := array(
+        select run_group.id
+        from pgbroker.run_group
+        where run_group.id = any (ids)
+        order by run_group.id
+        for no key update skip locked
+    );
+    are_cancelled boolean;
 begin
-    return array(select id from unnest(locked) as id except select * from unnest(pgbroker.keys_in_use_1(locked)) as id);
+    select array_agg(job.id), bool_or(job.status = 13 /* cancelled */)
+    into locked, are_cancelled
+    from (
+        select job.id, job.status from pgbroker.job where job.id = any (ids) order by job.id for no key update skip locked
+    ) as job;
+    if are_cancelled then
+        locked := array(select id from unnest(locked) as id except select * from unnest(pgbroker.keys_in_use_1(locked)) as id);
+    end if;
+    return coalesce(locked, '{}') || groups;
 end
 $function$;
 
@@ -93,13 +110,14 @@ begin
     with judged as materialized (
         select
             job.id,
+            job.ctid as row_place,
             job.status,
             job.tenant_id,
             given.place,
             case
                 when bad.on_failure = 0 /* cancel */ then 13 /* cancelled */
                 when bad.on_failure = 1 /* block */ or expired.so then 5 /* blocked */
-                when exists (select from pgbroker.open_edges_of_1(job.id) offset 0) or exists (
+                when open.are or exists (
                     select from pgbroker.deferred_reference as deferred where deferred.dependent_id = job.id offset 0
                 ) then 1 /* waiting */
                 when job.available_at > statement_timestamp() then 0 /* scheduled */
@@ -119,11 +137,13 @@ begin
             group by each.id
         ) as given
         join pgbroker.job on job.id = any (array[given.id])
+        cross join lateral (select exists (select from pgbroker.open_edges_of_1(job.id) offset 0) as are offset 0) as open
         left join lateral (
             select ended.on_failure, ended.prerequisite_id, ended.outcome
             from (
                 select edge.on_failure, edge.prerequisite_id, edge.outcome
                 from pgbroker.bad_edges_of_1(job.id) as edge
+                where open.are
                 order by edge.on_failure, edge.prerequisite_id
                 offset 0
             ) as ended
@@ -149,7 +169,8 @@ begin
             available_at = case when judged.target = 2 /* ready */ then null else job.available_at end,
             finished_at = case when judged.target >= 10 then statement_timestamp() end
         from judged
-        where job.id = any (array[judged.id])
+        -- Locked, its row stays where it is.
+        where job.ctid = judged.row_place
           and judged.target <> judged.status
         returning job.id, job.tenant_id, job.status, job.queue_id, judged.status as former, judged.prerequisite_id, judged.outcome, judged.root_id
     ),

@@ -153,25 +153,29 @@ begin
     perform set_config('pgbroker.scope', scope_before, true), set_config('pgbroker.tenant_id', tenant_before, true);
 
     -- What was decided not to create now, or not at all.
-    made := made || array(
-        select row(
-            schedule.id, (tick #>> '{}')::timestamptz, null, 'tick', schedule.tenant_id, schedule.name, null,
-            'skipped', null, null, 'overlap', null
-        )::pgbroker.occurrence_1
-        from jsonb_to_recordset(decisions) as decision (id uuid, skip jsonb)
-        join pgbroker.schedule on schedule.id = any (array[decision.id])
-        cross join lateral jsonb_array_elements(decision.skip) as tick
-        where (decision.id in (select unnest(held))) is true
-    );
-    made := made || array(
-        select row(
-            schedule.id, decision.buffer, null, 'tick', schedule.tenant_id, schedule.name, null, 'buffered', null, null, null, null
-        )::pgbroker.occurrence_1
-        from jsonb_to_recordset(decisions) as decision (id uuid, buffer timestamptz)
-        join pgbroker.schedule on schedule.id = any (array[decision.id])
-        where decision.buffer is not null
-          and (decision.id in (select unnest(held))) is true
-    );
+    if decisions @? '$[*].skip[*]' then
+        made := made || array(
+            select row(
+                schedule.id, (tick #>> '{}')::timestamptz, null, 'tick', schedule.tenant_id, schedule.name, null,
+                'skipped', null, null, 'overlap', null
+            )::pgbroker.occurrence_1
+            from jsonb_to_recordset(decisions) as decision (id uuid, skip jsonb)
+            join pgbroker.schedule on schedule.id = any (array[decision.id])
+            cross join lateral jsonb_array_elements(decision.skip) as tick
+            where (decision.id in (select unnest(held))) is true
+        );
+    end if;
+    if decisions @? '$[*].buffer ? (@ != null)' then
+        made := made || array(
+            select row(
+                schedule.id, decision.buffer, null, 'tick', schedule.tenant_id, schedule.name, null, 'buffered', null, null, null, null
+            )::pgbroker.occurrence_1
+            from jsonb_to_recordset(decisions) as decision (id uuid, buffer timestamptz)
+            join pgbroker.schedule on schedule.id = any (array[decision.id])
+            where decision.buffer is not null
+              and (decision.id in (select unnest(held))) is true
+        );
+    end if;
 
     insert into pgbroker.schedule_run as known (
         schedule_id, scheduled_for, tenant_id, kind, state, job_id, run_group_id, lateness_seconds, error_code, error

@@ -103,8 +103,8 @@ begin
     if jsonb_typeof(options) <> 'object' then
         return format('options is of type %s, not an object', jsonb_typeof(options));
     end if;
-    strange := (select min(name) from jsonb_object_keys(options - '{backoff,on_exhausted,timeout,scheduled_for}'::text[]) as name);
-    if strange is not null then
+    if options - '{backoff,on_exhausted,timeout,scheduled_for}'::text[] <> '{}' then
+        strange := (select min(name) from jsonb_object_keys(options - '{backoff,on_exhausted,timeout,scheduled_for}'::text[]) as name);
         return format('there is no key %s in options. Use backoff, on_exhausted, timeout.', to_jsonb(left(strange, 80)));
     end if;
     if pgbroker.longer_as_text_1(options, 65536) then
@@ -152,8 +152,8 @@ begin
             jsonb_typeof(backoff)
         );
     end if;
-    strange := (select min(name) from jsonb_object_keys(backoff - '{base,cap,factor,jitter}'::text[]) as name);
-    if strange is not null then
+    if backoff - '{base,cap,factor,jitter}'::text[] <> '{}' then
+        strange := (select min(name) from jsonb_object_keys(backoff - '{base,cap,factor,jitter}'::text[]) as name);
         return format(
             'there is no key %s in options.backoff. Use base, cap, factor, jitter.',
             to_jsonb(left(strange, 80))

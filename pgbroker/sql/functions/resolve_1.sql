@@ -99,19 +99,18 @@ begin
     if are_met then
         -- By their places: half of what an edge costs is to be found in an index once more.
         with free as materialized (
-            select edge.ctid as place
-            from pgbroker.job_dependency as edge
-            where edge.ctid = any (places)
-              and (edge.satisfied_at is null) is true
-            for no key update skip locked
+            select edge.ctid as place, stale.outcome
+            from unnest(places, outcomes) as stale (place, outcome)
+            join pgbroker.job_dependency as edge on edge.ctid = stale.place
+            where (edge.satisfied_at is null) is true
+            for no key update of edge skip locked
         ),
         satisfied as (
             update pgbroker.job_dependency as edge
-            set outcome = stale.outcome,
+            set outcome = free.outcome,
                 satisfied_at = statement_timestamp()
-            from unnest(places, outcomes) as stale (place, outcome)
-            where edge.ctid = stale.place
-              and (stale.place in (select free.place from free)) is true
+            from free
+            where edge.ctid = free.place
             returning edge.dependent_id
         )
         select count(*), array_agg(distinct satisfied.dependent_id) into met, waiting from satisfied;
@@ -119,11 +118,13 @@ begin
         -- After their edges: two prerequisites that end together do not see each other's, and the one who does not get
         -- the lock leaves the dependent to a pass, which sees both.
         locked := pgbroker.lock_dependents_1(waiting);
-        insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
-        select dependent.id, dependent.tenant_id, statement_timestamp() + later
-        from pgbroker.prerequisites_1(waiting) as dependent
-        where (dependent.id in (select unnest(locked))) is not true;
-        get diagnostics noted = row_count;
+        if cardinality(locked) < cardinality(waiting) then
+            insert into pgbroker.unresolved (prerequisite_id, tenant_id, not_before)
+            select dependent.id, dependent.tenant_id, statement_timestamp() + later
+            from pgbroker.prerequisites_1(waiting) as dependent
+            where (dependent.id in (select unnest(locked))) is not true;
+            get diagnostics noted = row_count;
+        end if;
         perform pgbroker.decide_1(locked, null, null);
     elsif dependents is not null then
         -- What falls with them, level after level: one statement for all of it, not one for each.
