@@ -284,7 +284,7 @@ class Claimer:
                 lane.queue.id,
             ),
         )
-        total = 0
+        total = waiting = 0
         # Where a queue has work that cannot be held, what others hold must not keep it from its turn.
         room = self.worker.board.slots + self.worker.settings.PREFETCH_MAX
         owed = any(lane.is_owed_a_slot(self._taken, room) for lane in lanes)
@@ -295,9 +295,13 @@ class Claimer:
             # and fragile jobs at the head would be passed over for ever.
             if idle == 0 and (owed or lane.waits_for_idle or lane.full_look_due(now)):
                 hold = 0
+                waiting += 1
             if idle + hold and (taken := self._claim(lane, idle, hold, now)):
                 self._served_last = lane.queue.id
                 total += taken
+        if waiting == len(lanes):
+            # Until the held ones have run out, an end makes room for nothing.
+            self.worker.board.low_water = 0
         return total
 
     def _claim(self, lane: Lane, idle: int, hold: int, now: float) -> int:

@@ -10,7 +10,6 @@ from contextvars import ContextVar, Token
 from typing import Any
 from uuid import UUID
 
-import psycopg
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
@@ -122,7 +121,7 @@ def clean_connections() -> None:
             spoilt = (
                 connection.in_atomic_block
                 or connection.needs_rollback
-                or connection.get_autocommit() != connection.settings_dict["AUTOCOMMIT"]
+                or connection.autocommit != connection.settings_dict["AUTOCOMMIT"]
                 or connection.errors_occurred
                 or getattr(connection, "pgbroker_session_changed", False)
                 or _is_raw_spoilt(connection.connection)
@@ -173,10 +172,10 @@ def _has_news(raw: Any) -> bool:
 
 def _is_raw_spoilt(raw: Any) -> bool:
     """Tell whether a driver's connection was closed, or left in a transaction that Django did not begin."""
-    if getattr(raw, "closed", False):
-        return True
-    info = getattr(raw, "info", None)
-    return isinstance(info, psycopg.ConnectionInfo) and info.transaction_status != TransactionStatus.IDLE
+    if (pgconn := getattr(raw, "pgconn", None)) is None:
+        return bool(getattr(raw, "closed", False))
+    # Of one that is closed it is unknown.
+    return bool(pgconn.transaction_status != TransactionStatus.IDLE)
 
 
 def _abandon(connection: Any) -> None:

@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from docs.generated import DOCS
-from pgbroker import JobContext, job
+from pgbroker import JobContext, enqueue_many, job
 from pgbroker.errors import AlreadyStarted, DatabaseUnreachable, InvalidOption, UnknownQueue, WorkerNameTaken
 from pgbroker.models import Execution, Job, Worker
 from pgbroker.runtime.health import Health
@@ -46,6 +46,14 @@ def note(text: str) -> str:
 def wait_to_be_stopped(context: JobContext) -> None:
     context.wait(60)
     context.raise_if_cancelled()
+
+
+is_open = threading.Event()
+
+
+@job(name="tests.in_code.wait_here", queue_name=QUEUE)
+def wait_here() -> None:
+    assert is_open.wait(PATIENCE_SECONDS)
 
 
 def until(done: Callable[[], object], what: str) -> None:
@@ -95,6 +103,24 @@ def test_it_runs_jobs_between_start_and_stop_and_leaves_nothing_behind():
     assert logging.getLogger().handlers == logs
     (row,) = Worker.objects.all()
     assert row.stopped_at is not None
+
+
+def test_no_end_wakes_the_claimer_while_what_it_holds_runs_out():
+    """With many threads each turn of it takes the interpreter's lock from a handler."""
+    is_open.clear()
+    with BackgroundWorker(replace(OPTIONS, concurrency=1)) as background:
+        worker = background.worker
+        assert worker is not None
+        # Until the worker knows the type to be quick it holds none.
+        enqueue_many([note.bind(str(n)) for n in range(50)])
+        until(lambda: not jobs_left(), "they ran")
+        enqueue_many([wait_here.bind(), *(note.bind(str(n)) for n in range(20))])
+
+        until(lambda: worker.board.held and worker.board.low_water == 0, "the claimer waits for an idle slot")
+
+        assert worker.board.idle == 0
+        is_open.set()
+        until(lambda: not jobs_left(), "all of them ran")
 
 
 def test_a_second_start_is_refused_and_a_start_after_a_stop_is_a_new_worker():
