@@ -19,6 +19,7 @@ from pgbroker.lease import Lease
 from pgbroker.models import Execution
 from pgbroker.registry import lookup
 from pgbroker.runtime.attempt import Attempt
+from pgbroker.runtime.isolation import clean_connections
 from pgbroker.runtime.supervisor import Worker, WorkerOptions
 from pgbroker.runtime.take_in import take_in
 from pgbroker.states import AttemptState
@@ -225,3 +226,44 @@ def exit_status(child: int) -> int | None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return None
+
+
+def test_a_connection_that_somebody_made_for_himself_is_left_to_him():
+    own = connection.copy()
+    own.connect()
+    try:
+        own.set_autocommit(False)
+
+        clean_connections()
+
+        assert own.connection is not None
+    finally:
+        own.close()
+
+
+def test_the_query_log_of_a_connection_that_a_handler_closed_is_emptied():
+    connection.force_debug_cursor = True
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select 1")
+        connection.close()
+        assert connection.queries_log
+
+        clean_connections()
+
+        assert not connection.queries_log
+    finally:
+        connection.force_debug_cursor = False
+
+
+def test_a_connection_that_comes_back_is_cleaned_again():
+    for _ in range(2):
+        connection.close()
+        connection.ensure_connection()
+        clean_connections()
+        assert connection.connection is not None
+        connection.set_autocommit(False)
+
+        clean_connections()
+
+        assert connection.connection is None
