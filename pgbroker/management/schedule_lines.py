@@ -116,6 +116,7 @@ def pairs_of(line: operate.ScheduleLine, drifted: Drift | None) -> list[tuple[st
         ("drift", None if drifted is None else " ".join(filter(None, (DRIFT[drifted.what], drifted.detail)))),
         ("warning", tell_undeclared(line)),
         ("creates", f"{len(jobs)} job{'s in a run group' if len(jobs) > 1 else ''}"),
+        ("run group", short_json(group) if (group := line.template.get("group")) else None),
         *((f"job {place}", short_json(each)) for place, each in enumerate(jobs[:JOBS_SHOWN], 1)),
         ("waiting", utc_time(line.buffered_for)),
         ("failed", f"{line.failure_count}, last {utc_time(line.failed_at)} UTC" if line.failed_at else None),

@@ -151,7 +151,7 @@ def _wanted(
     using: str | None = None,
 ) -> Wanted:
     alias = using or settings().DATABASES[0]
-    if isinstance(run_after, datetime):
+    if run_after is not None and not isinstance(run_after, timedelta):
         instant("run_after", run_after)
     if queue is not None and queue not in (known := [row.name for row in list_queues(using=alias)]):
         raise UnknownQueue(queue, known)

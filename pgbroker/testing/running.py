@@ -45,6 +45,8 @@ from pgbroker.testing.rows import age
 
 # Dependents, or references to what is still to come, that are looked at in one statement.
 PAGE = 1000
+# More jobs than a test means to run.
+MOST = 1000
 
 
 class Ran(NamedTuple):
@@ -67,12 +69,14 @@ class Ran(NamedTuple):
 def run_jobs(
     *,
     queues: Sequence[str] | None = None,
-    limit: int = 1000,
+    limit: int | None = None,
     reraise: bool = False,
     using: str | None = None,
 ) -> list[Ran]:
     """
     Run ready jobs of all tenants here and now, one after another, until none is left or *limit* have run.
+
+    Without a *limit* it is an `AssertionError` when more than 1,000 run: jobs that enqueue one another never end.
 
     Jobs that are due are promoted first, and jobs that a job enqueues are run too, as are those that waited for
     what has run. What is scheduled for later waits (see `age`), what is past its deadline fails. Handlers run in
@@ -80,10 +84,16 @@ def run_jobs(
     it is recorded. Raises `UnknownQueue`.
     """
     ran: list[Ran] = []
-    for each in run_each(queues=queues, limit=limit, using=using or settings().DATABASES[0]):
+    most = MOST + 1 if limit is None else limit
+    for each in run_each(queues=queues, limit=most, using=using or settings().DATABASES[0]):
         ran.append(each)
         if reraise and each.error is not None:
             raise each.error
+    if limit is None and len(ran) > MOST:
+        raise AssertionError(
+            f"more than {MOST:,} jobs have run, the last of {ran[-1].job_type}. Do they enqueue one another? "
+            f"Where so many are meant, name a limit."
+        )
     return ran
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import StringIO
@@ -155,6 +156,16 @@ def test_a_schedule_is_shown_with_what_comes_and_what_became_of_its_ticks():
     assert str(was.job_id) in shown
     assert "overlap" in shown
     assert "skip" in shown
+    assert "run group" not in shown
+
+
+def test_a_schedule_is_shown_with_what_its_run_groups_are_like():
+    make("nightly", template={"group": {"tolerate_count": 2}, "jobs": [entry(name="a"), entry(name="b")]})
+
+    shown = run("show", "nightly")
+
+    assert re.search(r"^creates +2 jobs in a run group$", shown, re.M)
+    assert re.search(r'^run group +\{"tolerate_count": 2\}$', shown, re.M)
 
 
 def at(moment: str) -> Any:

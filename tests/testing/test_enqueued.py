@@ -302,6 +302,8 @@ class TestWhatNothingCanMatch(TestCase):
             refute_enqueued(7)  # type: ignore[arg-type]
         with pytest.raises(InvalidOption, match="priority"):
             refute_enqueued(priority=101)
+        with pytest.raises(InvalidOption, match=r"run_after is datetime\.date"):
+            assert_enqueued(close, run_after=date(2027, 1, 1))  # type: ignore[arg-type]
         with pytest.raises(InvalidOption, match="naive"):
             refute_enqueued(run_after=datetime(2026, 1, 1))  # noqa: DTZ001
         with pytest.raises(InvalidOption, match="refute_enqueued"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
@@ -19,7 +20,7 @@ from pgbroker.errors import JobNotFound, UnknownQueue
 from pgbroker.lifecycle.enqueue import enqueue_rows
 from pgbroker.models import Execution, Job
 from pgbroker.states import AttemptState, Status
-from pgbroker.testing import age, run_jobs, run_to_end
+from pgbroker.testing import age, run_jobs, run_to_end, running
 from tests.support.jobs import queue_id, type_id
 
 calls: list[object] = []
@@ -110,6 +111,18 @@ class TestInsideATestCase(TestCase):
         assert len(run_jobs(limit=3)) == 3
         assert len(run_jobs()) == 2
         assert calls == [5, 4, 3, 2, 1]
+
+    def test_jobs_that_enqueue_one_another_for_ever_are_told_of(self) -> None:
+        spawn.enqueue(7)
+
+        with (
+            mock.patch.object(running, "MOST", 3),
+            pytest.raises(AssertionError, match=r"than 3 .*name a limit"),
+        ):
+            run_jobs()
+
+        assert calls == [7, 6, 5, 4]
+        assert len(run_jobs(limit=3)) == 3
 
     def test_a_snoozed_job_runs_again_once_its_rows_have_aged(self) -> None:
         enqueued = sleepy.enqueue()
