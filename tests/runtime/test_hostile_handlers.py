@@ -257,6 +257,9 @@ def test_the_query_log_of_a_connection_that_a_handler_closed_is_emptied():
 
 
 def test_a_connection_that_comes_back_is_cleaned_again():
+    connection.ensure_connection()
+    # What tests before this one have done with it, by statements that change a session for one.
+    clean_connections()
     for _ in range(2):
         connection.close()
         connection.ensure_connection()

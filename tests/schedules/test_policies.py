@@ -169,6 +169,7 @@ def test_catch_up_creates_the_latest_within_count_and_window():
 
 def test_catching_up_with_all_of_90_days_keeps_memory_flat_and_others_on_time():
     other = make("other")
+    began = now()
     tracemalloc.start()
     _, created = in_90_days(
         misfire="catch_up", misfire_count=3_000, misfire_window_seconds=DAYS_90.total_seconds()
@@ -176,7 +177,9 @@ def test_catching_up_with_all_of_90_days_keeps_memory_flat_and_others_on_time():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert len(created) == len(set(created)) == 3_000
+    # Another minute may have come meanwhile.
+    assert len([each for each in created if each <= began]) == 3_000
+    assert len(set(created)) == len(created)
     assert states(other) == ["created"]
     assert peak < 20 * 1024**2
 
