@@ -11,6 +11,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
@@ -40,6 +41,10 @@ ACTION_MAX, BACKFILL_MAX = 100, 2_000
 
 class ScheduleChangeList(ChangeList):
     """Schedules with where they differ from the code, and what it lacks, which costs no statement."""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        found: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        return found.annotate(seen_at=Now())
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -106,7 +111,8 @@ class ScheduleAdmin(LookOnly):
 
     @admin.display(description="state")
     def shown_state(self, row: Schedule) -> SafeString:
-        return badge(line_of(row).state)
+        line = line_of(row)
+        return badge("overdue" if line.is_overdue else line.state)
 
     @admin.display(description="next tick")
     def shown_next(self, row: Schedule) -> SafeString | str:

@@ -4,9 +4,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from pgbroker.changelists import broker_alias
+from pgbroker.policy.misfire import GRACE
 from pgbroker.schedules.undeclared import list_undeclared
 from pgbroker.tenancy import current_tenant
 
@@ -14,6 +16,7 @@ from pgbroker.tenancy import current_tenant
 FILTERED_MAX = 1_000
 STATES: dict[str, Q] = {
     "active": Q(enabled=True, paused_at=None, next_run_at__isnull=False),
+    "overdue": Q(enabled=True, paused_at=None, next_run_at__lt=Now() - GRACE),
     "paused": Q(enabled=True, paused_at__isnull=False),
     "disabled": Q(enabled=False),
     "ended": Q(enabled=True, paused_at=None, next_run_at=None),

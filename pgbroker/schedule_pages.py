@@ -19,9 +19,9 @@ TICKS, HISTORY, PREVIEWED = 10, 50, 20
 
 
 def line_of(row: Schedule) -> ScheduleLine:
-    """Return a row as the verbs know it. Nobody looks at the clock of it."""
+    """Return a row as the verbs know it; its clock is that of the query, where that has asked for it as seen_at."""
     values = {name: getattr(row, name) for name in ScheduleLine._fields if name != "now"}
-    return ScheduleLine(**values, now=row.updated_at)
+    return ScheduleLine(**values, now=getattr(row, "seen_at", row.updated_at))
 
 
 def describe_schedule(line: ScheduleLine, *, before: datetime | None, using: str) -> dict[str, Any]:

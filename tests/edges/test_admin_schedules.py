@@ -143,6 +143,19 @@ def test_the_list_is_narrowed_to_a_state(root, state):
     assert operate.get_schedule(state).state == state
 
 
+def test_a_schedule_whose_tick_nobody_has_seen_to_is_marked_and_found(root):
+    save("active")
+    late = save("late")
+    set_row(late.id, watermark=minute(9), next_run_at=minute(5))
+
+    text = text_of(root.get(LIST))
+    response = root.get(LIST, {"state": "overdue"})
+
+    assert text.count("pgb-badge pgb-overdue") == 1
+    assert text.count("pgb-badge pgb-active") == 1
+    assert [each.name for each in response.context["cl"].result_list] == ["late"]
+
+
 def test_a_page_tells_the_next_ticks_with_what_the_clock_does_and_what_became_of_ticks(root):
     schedule_row = make("nightly")
     tick_all()
