@@ -43,8 +43,8 @@ class ScheduleChangeList(ChangeList):
     """Schedules with where they differ from the code, and what it lacks, which costs no statement."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        found: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
-        return found.annotate(seen_at=Now())
+        found: QuerySet[Any] = super().get_queryset(request, exclude_parameters).annotate(seen_at=Now())
+        return found
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
