@@ -31,7 +31,7 @@ from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import Ending, Retried, find_ended, retry_many
 from pgbroker.lifecycle.unblock import Unblocked, unblock_many
 from pgbroker.obstacles import find_obstacle
-from pgbroker.options import checked_tag
+from pgbroker.options import Keyed, checked_tag
 from pgbroker.policy.job_facts import upper
 from pgbroker.policy.values import duration as checked_duration
 from pgbroker.policy.values import remark, whole
@@ -201,7 +201,7 @@ def redrive(
     *,
     status: Status = Status.DEAD_LETTER,
     queue: str | None = None,
-    job_type: str | None = None,
+    job_type: Keyed | str | None = None,
     error_code: str | None = None,
     tag: str | None = None,
     attempts: int | None = None,
@@ -230,6 +230,15 @@ def redrive(
     )
 
 
+def _key_of(job_type: Keyed | str | None) -> str | None:
+    """Return the name of a job type, which may be given as its task; raises `InvalidOption`."""
+    if job_type is None or isinstance(job_type, str):
+        return job_type
+    if not hasattr(type(job_type), "key"):
+        raise InvalidOption("job_type", f"is a {type(job_type).__name__}", "Give a job, or its name.")
+    return job_type.key
+
+
 def resolve(queue: str | None, job_type: str | None, *, using: str) -> tuple[int | None, int | None]:
     """Return the ids behind names, which a filter must not mistype; raises `UnknownQueue` or `UnknownJobType`."""
     queue_id = type_id = None
@@ -249,7 +258,7 @@ def redrive_pages(
     *,
     status: Status = Status.DEAD_LETTER,
     queue: str | None = None,
-    job_type: str | None = None,
+    job_type: Keyed | str | None = None,
     error_code: str | None = None,
     tag: str | None = None,
     attempts: int | None = None,
@@ -258,7 +267,10 @@ def redrive_pages(
 ) -> Iterator[list[Retried]]:
     """Redrive page by page, for callers that show progress; raises what `redrive` raises with the first page."""
     alias = using or settings().DATABASES[0]
-    resolve(queue, job_type, using=alias)
+    type_name = _key_of(job_type)
+    resolve(queue, type_name, using=alias)
+    if limit is not None:
+        whole("limit", limit, 0, 2**31 - 1)
     if status not in (Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED):
         raise InvalidOption("status", f"is {status!r}", "Choose failed, dead_letter or cancelled.")
     if attempts is not None:
@@ -273,7 +285,7 @@ def redrive_pages(
             after=after,
             limit=PAGE if left is None else min(PAGE, left),
             queue=queue,
-            job_type=job_type,
+            job_type=type_name,
             error_code=error_code,
             tag=tag,
             using=alias,
@@ -291,7 +303,7 @@ def redrive_pages(
 def pause(
     *,
     queue: str | None = None,
-    job_type: str | None = None,
+    job_type: Keyed | str | None = None,
     tenant: str | None = None,
     duration: timedelta | float | None = None,
     by: str = "",
@@ -317,7 +329,7 @@ def pause(
     )
     if made is None:
         if queue is None:
-            raise UnknownJobType(job_type or "", names())
+            raise UnknownJobType(target.job_type or "", names())
         raise UnknownQueue(queue, [each.name for each in list_queues(using=using or settings().DATABASES[0])])
     return made[1]
 
@@ -325,7 +337,7 @@ def pause(
 def resume(
     *,
     queue: str | None = None,
-    job_type: str | None = None,
+    job_type: Keyed | str | None = None,
     tenant: str | None = None,
     using: str | None = None,
 ) -> bool:
@@ -383,11 +395,11 @@ def delete_queue(name: str, *, using: str | None = None) -> None:
         raise QueueInUse(name, why.format(schedule=schedule), cure)
 
 
-def _target(queue: str | None, job_type: str | None, tenant: str | None) -> pausing.Target:
+def _target(queue: str | None, job_type: Keyed | str | None, tenant: str | None) -> pausing.Target:
     if tenant is not None:
         checked_tenant(tenant)
     if job_type is not None and (queue is not None or tenant is not None):
         raise InvalidOption("job_type", "was given with a queue or a tenant", "Pause a type alone.")
     if queue is None and job_type is None and tenant is None:
         raise InvalidOption("queue", "is missing", "Name a queue, a job type or a tenant.")
-    return pausing.Target(queue, job_type, tenant)
+    return pausing.Target(queue, _key_of(job_type), tenant)

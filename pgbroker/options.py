@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from pgbroker.errors import InvalidOption
@@ -20,6 +21,10 @@ MOST_TAGS, LONGEST_TAG = 20, 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,63}")
 _TYPE_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+
+
+# What `.using()` takes, as Django's own tasks do.
+DJANGO_OPTIONS = frozenset({"priority", "queue_name", "run_after", "backend"})
 
 
 class Keyed(Protocol):
@@ -55,9 +60,11 @@ class Options:
         checked = {}
         for name, value in changes.items():
             if name not in _CHECKS:
-                if name in ("priority", "queue_name", "run_after", "backend"):
+                if name in DJANGO_OPTIONS:
                     raise InvalidOption(name, "is Django's own", f"Give it to .using({name}=...).")
                 cure = did_you_mean(name, _CHECKS) or f"Known: {', '.join(_CHECKS)}."
+                if near := get_close_matches(name, DJANGO_OPTIONS, n=1):
+                    cure = f"Did you mean .using({near[0]}=...)?"
                 raise InvalidOption(name, "is not an option", cure)
             checked[name] = None if value is None else _CHECKS[name](name, value)
         # As dataclasses.replace would, in a quarter of the time: linked calls have options each.
@@ -82,8 +89,12 @@ class Options:
                 f"was given with idempotency_scope={self.idempotency_scope!r}",
                 "Give idempotency_scope='window', or leave it out.",
             )
-        if self.idempotency_key is None and (self.window is not None or self.on_conflict == "replace"):
-            what = "window" if self.window is not None else "on_conflict='replace'"
+        if self.idempotency_key is None and (
+            self.window is not None or self.on_conflict == "replace" or self.idempotency_scope is not None
+        ):
+            what = "window" if self.window is not None else f"idempotency_scope={self.idempotency_scope!r}"
+            if self.on_conflict == "replace":
+                what = "on_conflict='replace'"
             raise InvalidOption("idempotency_key", "is missing", f"{what} is nothing without one.")
         if self.group is not None and in_group not in (None, self.group):
             raise InvalidOption("group", f"is {self.group!r}, in a call for {in_group!r}", "Leave it out.")
@@ -173,6 +184,7 @@ _CHECKS: dict[str, Any] = {
     "group": group_name_of,
     "name": checked_member_name,
 }
+OPTION_NAMES = frozenset(_CHECKS)
 # What a call is linked to, as against what becomes of it: two calls may differ in nothing else.
 LINKS = frozenset({"depends_on", "on_failure", "group", "name"})
 assert set(_CHECKS) == {field.name for field in fields(Options)}

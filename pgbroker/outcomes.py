@@ -19,6 +19,8 @@ from pgbroker.states import AttemptState
 def _delay(field: str, value: timedelta | float | int | None) -> timedelta | None:
     if value is None:
         return None
+    if isinstance(value, bool) or not isinstance(value, (timedelta, int, float)):
+        raise InvalidOption(field, f"is {value!r}", "Give seconds or a timedelta.")
     delay = value if isinstance(value, timedelta) else timedelta(seconds=value)
     if delay < timedelta(0):
         raise InvalidOption(field, f"is negative ({seconds_of(delay)})", "Give a delay of zero or more.")

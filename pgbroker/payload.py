@@ -91,6 +91,8 @@ def signature_of(func: Callable[..., Any], *, takes_context: bool, lenient: bool
     hint that cannot be resolved or stored.
     """
     name = getattr(func, "__qualname__", repr(func))
+    if not lenient and (inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func)):
+        raise InvalidOption(name, "yields, and nobody takes what it yields", "Return a list, or nothing.")
     parameters = list(inspect.signature(func).parameters.values())
     reserved: frozenset[str] = frozenset()
     if takes_context:

@@ -22,10 +22,13 @@ from pgbroker.compat import DEFAULT_TASK_BACKEND_ALIAS, BaseTaskBackend, Task, t
 from pgbroker.conf import settings
 from pgbroker.db import Session
 from pgbroker.errors import DuplicateJobType, InvalidOption, UnknownJobType
+from pgbroker.errors.near_names import did_you_mean
 from pgbroker.exhausted import refuse_unless_it_takes_a_death
 from pgbroker.lifecycle.declare import DeclaredType, declare_queues, declare_types
 from pgbroker.options import (
+    DJANGO_OPTIONS,
     LINKS,
+    OPTION_NAMES,
     Keyed,
     Options,
     checked_exhausted,
@@ -111,11 +114,9 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
 
         *run_after* may be a timedelta too: so long from now by the database's clock.
         """
-        unknown = sorted(set(changes) - {"priority", "queue_name", "run_after", "backend"})
+        unknown = sorted(set(changes) - DJANGO_OPTIONS)
         if unknown:
-            raise InvalidOption(
-                unknown[0], "is not an option of .using()", f"Give it to .options({unknown[0]}=...)."
-            )
+            raise InvalidOption(unknown[0], "is not an option of .using()", _cure_of_using(unknown[0]))
         given = {name: value for name, value in changes.items() if value is not None}
         if isinstance(given.get("run_after"), timedelta):
             delay = given.pop("run_after")
@@ -169,6 +170,13 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> "Call":
         """Pair this task with its arguments, for `enqueue_many`. Nothing is checked or stored yet."""
         return Call(self, args, kwargs)
+
+
+def _cure_of_using(name: str) -> str:
+    if name in OPTION_NAMES:
+        return f"Give it to .options({name}=...)."
+    near = did_you_mean(name, DJANGO_OPTIONS) or did_you_mean(name, OPTION_NAMES)
+    return near or f"Known: {', '.join(sorted(DJANGO_OPTIONS))}."
 
 
 # Slots; what is our own is in a task's dictionary.
@@ -258,6 +266,17 @@ class _Types:
                 signature=signature_of(task),
                 is_async=inspect.iscoroutinefunction(function),
             )
+        for key, each in found.items():
+            for alias in each.task.aliases:
+                other = found.get(alias) or next(
+                    (one for one in found.values() if one.key != key and alias in one.task.aliases), None
+                )
+                if other is not None and other is not each:
+                    raise DuplicateJobType(
+                        f"job type {alias!r} is declared twice: as an alias of {key!r}, and by {other.key!r}. "
+                        "Take the alias away from one of them.",
+                        job_type=alias,
+                    )
         return found
 
 
@@ -399,7 +418,7 @@ def job(
         "tags": tags,
         "on_exhausted": on_exhausted,
         "version": version,
-        "aliases": tuple(aliases),
+        "aliases": aliases,
         "executor": executor,
         "takes_context": takes_context,
         "backend": backend,
@@ -422,6 +441,12 @@ def _one_of_executors(field_name: str, value: object) -> str:
     return str(value)
 
 
+def _checked_aliases(field_name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidOption(field_name, f"is a {type(value).__name__}", "Give a list of names.")
+    return tuple(checked_name(field_name, alias) for alias in value)
+
+
 def _declared_backoff(field_name: str, value: Any) -> Any:
     return value if value is None or callable(value) else backoff_from(value, field=field_name)
 
@@ -435,7 +460,7 @@ _DECLARED: dict[str, Callable[[str, Any], Any]] = {
     "on_exhausted": lambda name, value: None if value is None else checked_exhausted(name, value),
     "version": lambda name, value: whole(name, value, 1, 2**31 - 1),
     "executor": lambda name, value: None if value is None else _one_of_executors(name, value),
-    "aliases": lambda name, value: tuple(checked_name(name, alias) for alias in value),
+    "aliases": _checked_aliases,
 }
 
 

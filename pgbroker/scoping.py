@@ -127,6 +127,8 @@ def put_back() -> None:
 
 def carry_scope(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
     """Install `scope_statement` on a broker alias's connection; receiver of `connection_created`."""
+    # What was set in the session before this one ended with it.
+    vars(connection).pop("pgbroker_session_changed", None)
     if connection.alias in settings().DATABASES and scope_statement not in connection.execute_wrappers:
         # First, not last: `with connection.execute_wrapper(...)` takes the last one away when it ends.
         connection.execute_wrappers.insert(0, scope_statement)

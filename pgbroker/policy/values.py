@@ -71,6 +71,11 @@ def whole(field: str, value: Any, smallest: int, largest: int) -> int:
 def duration(field: str, value: Any, *, longest: timedelta = LONGEST_TIMEOUT) -> timedelta:
     """Return seconds or a timedelta as a timedelta above zero; raises `InvalidOption`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
+        # Before it is rounded to microseconds, as the database looks at it.
+        if 0 < value < 1e-6 or value > longest.total_seconds():
+            raise InvalidOption(
+                field, f"is {value!r} seconds", f"Give a microsecond or more, at most {seconds_of(longest)}."
+            )
         try:
             value = timedelta(seconds=value)
         except (OverflowError, ValueError):

@@ -115,10 +115,10 @@ def _cancelled_along(facts: Facts, when: str) -> Explanation:
     ids, named = ids_of(facts, facts.cause_id), named_cause(facts)
     if _is_coming_back(facts):
         cure = _COMES_BACK
-    elif (cause := _still_in_the_way(facts)) is not None:
-        cure = f"Retry the cause (broker_jobs retry {cause}): then it comes back by itself."
+    elif _was_replaced(facts):
+        cure = "Another job took the place of the cause, which comes back no more: enqueue this one again."
     else:
-        cure = "Retry what it waited for: then it comes back by itself."
+        cure = f"{upper(_retry_of(facts) or 'retry what it waited for')}: then it comes back by itself."
     return Explanation(
         "prerequisite_failed", f"It is over: it was cancelled {when}{because(facts)}.{named}", ids, cure
     )
@@ -138,6 +138,33 @@ def _still_in_the_way(facts: Facts) -> UUID | str | None:
             if each["kind"] == "job" and each["status"] in (Status.FAILED, Status.DEAD_LETTER):
                 return str(each["id"])
     return facts.cause_id
+
+
+def _was_replaced(facts: Facts) -> bool:
+    return facts.cause is not None and facts.cause["reason_code"] == "replaced"
+
+
+def _retry_of(facts: Facts) -> str:
+    """Say what to type for all that is in its way, as far as it is named; empty where nothing is."""
+    jobs: dict[str, None] = {}
+    groups: dict[str, None] = {}
+    for each in facts.prerequisites or []:
+        if each["outcome"] <= Status.COMPLETED:
+            continue
+        if each["kind"] == "group" and each["bad"] != 1:
+            groups[shlex.quote(each["name"])] = None
+        elif each["kind"] == "job" and each["status"] in (Status.FAILED, Status.DEAD_LETTER):
+            jobs[str(each["id"])] = None
+        elif facts.cause_id is not None and not _cause_lives(facts):
+            # It fell along, or is the group of the cause.
+            jobs[str(facts.cause_id)] = None
+    if not jobs and not groups and (cause := _still_in_the_way(facts)) is not None:
+        jobs[str(cause)] = None
+    typed = [f"broker_groups retry {name}" for name in groups]
+    if jobs:
+        typed.insert(0, f"broker_jobs retry {' '.join(jobs)}")
+    what = "the cause" if len(jobs) + len(groups) == 1 else "all that is in its way"
+    return f"retry {what} ({', '.join(typed)})" if typed else ""
 
 
 def _is_coming_back(facts: Facts) -> bool:
@@ -298,9 +325,11 @@ def _blocked(facts: Facts) -> Explanation:
             ids_of(facts, *ids_of_expired(facts)),
             cure_of_expired(facts),
         )
-    cause = _still_in_the_way(facts)
-    retry = f"Mend and retry the cause (broker_jobs retry {cause})" if cause else "Mend the cause"
-    cure = f"{retry}, or let it run without (broker_jobs unblock {facts.job_id})."
+    if _was_replaced(facts):
+        mend = "Another job took the place of the cause, which comes back no more: enqueue this one again"
+    else:
+        mend = f"Mend and {_retry_of(facts)}" if _retry_of(facts) else "Mend the cause"
+    cure = f"{mend}, or let it run without (broker_jobs unblock {facts.job_id})."
     return Explanation(
         "blocked",
         f"It is blocked. {why}, and blocks what waits for it.{named_cause(facts)}",

@@ -4,17 +4,13 @@ import logging
 import math
 import os
 import select
-import threading
 import time
 from collections import deque
 from contextvars import ContextVar, Token
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
-from django.utils.connection import ConnectionDoesNotExist
 from psycopg.pq import TransactionStatus
 
 from pgbroker import correlation
@@ -93,42 +89,15 @@ def end_if_forked(pid: int) -> None:
         os._exit(0)
 
 
-# Those of this thread that have been opened: to go through all that Django knows of costs a job more than its handler.
-_mine = threading.local()
-
-
-def _open_connections() -> list[BaseDatabaseWrapper]:
-    """Return Django's connections of this thread that are open; those that are not any more are let go of."""
-    if not hasattr(_mine, "opened"):
-        _mine.opened = connections.all(initialized_only=True)
-    opened: list[BaseDatabaseWrapper] = _mine.opened
-    for connection in opened:
-        if connection.connection is None:
-            connection.queries_log.clear()
-            _mine.opened = [each for each in _mine.opened if each is not connection]
-    return cast(list[BaseDatabaseWrapper], _mine.opened)
-
-
-def _note_opened(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
-    """Take note of a connection that this thread opens, unless somebody made it for himself."""
-    try:
-        is_djangos = connections[connection.alias] is connection
-    except ConnectionDoesNotExist:
-        return
-    if is_djangos and connection not in (opened := _open_connections()):
-        opened.append(connection)
-
-
-connection_created.connect(_note_opened, dispatch_uid="pgbroker.note_opened")
-
-
 def freshen_connections() -> None:
     """
     Before a handler: close Django connections of this thread that are broken, too old, or older than a loss.
 
     A restart of the server kills the idle ones too, and Django would find out by failing the next job.
     """
-    for connection in _open_connections():
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is None:
+            continue
         if getattr(connection, "pgbroker_cleaned_at", math.inf) <= losses.last_at or _has_news(
             connection.connection
         ):
@@ -143,8 +112,10 @@ def clean_connections() -> None:
 
     What is older than CONN_MAX_AGE is closed (see KEEP_SECONDS), and the query log of DEBUG is emptied.
     """
-    for connection in _open_connections():
+    for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
+        if connection.connection is None:
+            continue
         connection.pgbroker_cleaned_at = time.monotonic()  # type: ignore[attr-defined]
         try:
             spoilt = (
@@ -200,11 +171,11 @@ def _has_news(raw: Any) -> bool:
 
 
 def _is_raw_spoilt(raw: Any) -> bool:
-    """Tell whether a driver's connection was closed, or left in a transaction that Django did not begin."""
+    """Tell whether a driver's connection was closed, or left otherwise than Django knows."""
     if (pgconn := getattr(raw, "pgconn", None)) is None:
         return bool(getattr(raw, "closed", False))
-    # Of one that is closed it is unknown.
-    return bool(pgconn.transaction_status != TransactionStatus.IDLE)
+    # Of one that is closed it is unknown. Django has looked that its own autocommit is the settings'.
+    return bool(pgconn.transaction_status != TransactionStatus.IDLE or not raw.autocommit)
 
 
 def _abandon(connection: Any) -> None:

@@ -257,8 +257,15 @@ def _of_jobs(said: Definition) -> Iterator[Trouble]:
                 yield Trouble("template", f"{where} says {name}", cure)
         if (unwritable := _unwritable(entry)) is not None:
             yield Trouble("template", f"{where} has {unwritable}", "Leave it out.")
+    only = entries[0] if len(entries) == 1 else None
     if (unwritable := _unwritable(said.group)) is not None:
         yield Trouble("template", f"the group has {unwritable}", "Leave it out.")
+    elif said.group and isinstance(only, Mapping) and not only.get("name"):
+        yield Trouble(
+            "template",
+            "has a group, and one job without a name, which is in no run group",
+            "Leave the group out, or give the job a name.",
+        )
 
 
 def _unwritable(value: Any) -> str | None:

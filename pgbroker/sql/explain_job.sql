@@ -91,9 +91,10 @@ select
     job_state.by,
     job_state.cause_id,
     (
-        select jsonb_build_object('job_type', job_type.name, 'status', cause.status)
+        select jsonb_build_object('job_type', job_type.name, 'status', cause.status, 'reason_code', why.reason_code)
         from pgbroker.job as cause
         join pgbroker.job_type on job_type.id = cause.job_type_id
+        left join pgbroker.job_state as why on why.job_id = cause.id
         where cause.id = any (array[job_state.cause_id])
           and cause.tenant_id || '' = asked.tenant_id
     ) as cause,

@@ -1,7 +1,7 @@
 """Look at what was enqueued: list it, assert that a job is there, or that none is."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -96,8 +96,10 @@ def assert_enqueued(
     similar first, and in what it differs.
     """
     __tracebackhide__ = True
-    if count is not None and count < 1:
-        raise InvalidOption("count", f"is {count}", "Use refute_enqueued to assert that there is none.")
+    if count == 0:
+        raise InvalidOption("count", "is 0", "Use refute_enqueued to assert that there is none.")
+    if count is not None:
+        whole("count", count, 1, 2**31 - 1)
     wanted = _wanted(job, **filters)
     found = _matching(wanted, filters.get("using"))
     if not found:
@@ -151,6 +153,10 @@ def _wanted(
     using: str | None = None,
 ) -> Wanted:
     alias = using or settings().DATABASES[0]
+    if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
+        raise InvalidOption("args", f"is a {type(args).__name__}", "Give a list, or kwargs={...}.")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidOption("kwargs", f"is a {type(kwargs).__name__}", "Give a mapping of names to values.")
     if run_after is not None and not isinstance(run_after, timedelta):
         instant("run_after", run_after)
     if queue is not None and queue not in (known := [row.name for row in list_queues(using=alias)]):

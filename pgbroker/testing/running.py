@@ -17,7 +17,7 @@ from pgbroker.bodies import Reference, chosen_storage
 from pgbroker.conf import settings
 from pgbroker.control import job_id_of
 from pgbroker.custody import Custody
-from pgbroker.errors import JobNotFound, UndecodableArgument, UnknownQueue
+from pgbroker.errors import InvalidOption, JobNotFound, UndecodableArgument, UnknownQueue
 from pgbroker.ids import new_id
 from pgbroker.lease import Lease
 from pgbroker.lifecycle.claim import claim
@@ -84,6 +84,8 @@ def run_jobs(
     it is recorded. Raises `UnknownQueue`.
     """
     ran: list[Ran] = []
+    if isinstance(queues, str):
+        raise InvalidOption("queues", f"is {queues!r}", "Give a list of names.")
     most = MOST + 1 if limit is None else limit
     for each in run_each(queues=queues, limit=most, using=using or settings().DATABASES[0]):
         ran.append(each)

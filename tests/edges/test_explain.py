@@ -10,6 +10,7 @@ from django.db import connection
 
 from pgbroker import control, get_job
 from pgbroker.errors import JobNotFound
+from pgbroker.lifecycle.enqueue import enqueue_rows
 from pgbroker.lifecycle.release import release
 from pgbroker.models import Job, JobDependency
 from pgbroker.policy.job_facts import NAMED_MAX
@@ -136,6 +137,51 @@ def test_where_two_went_wrong_the_other_one_is_named_once_the_first_lives_again(
     told = explain(job)
 
     assert f"broker_jobs retry {other}" in told.cure
+
+
+@pytest.mark.parametrize("policy", ["cancel", "block"])
+def test_where_several_went_wrong_the_cure_names_all_of_them(policy):
+    causes = sorted((enqueue_one(), enqueue_one()))
+    group = open_group("two words")
+    members = [member("two words") for _ in range(2)]
+    job = after(*causes, {"group": "two words"}, on_failure=policy)
+    seal(group)
+    for each in (*causes, *members):
+        fail(each)
+    passes()
+
+    told = explain(job)
+
+    typed = f"(broker_jobs retry {causes[0]} {causes[1]}, broker_groups retry 'two words')"
+    assert f"etry all that is in its way {typed}" in told.cure
+
+
+def test_of_a_group_with_several_bad_members_the_cure_is_to_retry_the_group():
+    group = open_group("two words")
+    bad = [member("two words") for _ in range(2)]
+    waiting = after({"group": "two words"})
+    seal(group)
+    for each in bad:
+        fail(each)
+    passes()
+
+    told = explain(waiting)
+
+    assert "Retry the cause (broker_groups retry 'two words'): then it comes back" in told.cure
+
+
+@pytest.mark.parametrize("policy", ["cancel", "block"])
+def test_a_job_whose_cause_was_replaced_is_told_so(policy):
+    first = enqueue_one(idempotency_key="k")
+    job = after(first, on_failure=policy)
+    (answer,) = enqueue_rows([{"job_type": TYPE, "idempotency_key": "k", "on_conflict": "replace"}])
+    passes()
+
+    told = explain(job)
+
+    assert (answer.outcome, status(first)) == ("replaced", Status.CANCELLED)
+    assert "Another job took the place of the cause" in told.cure
+    assert "retry" not in told.cure
 
 
 def test_of_a_group_the_member_that_failed_is_the_cause():

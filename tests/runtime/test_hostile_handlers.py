@@ -9,7 +9,7 @@ import warnings
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from psycopg.errors import CheckViolation, UndefinedTable
 
 from pgbroker import job
@@ -270,3 +270,44 @@ def test_a_connection_that_comes_back_is_cleaned_again():
         clean_connections()
 
         assert connection.connection is None
+
+
+def test_a_connection_that_takes_the_place_of_djangos_is_cleaned_as_well():
+    """Whoever opened it, and however: the next job gets it."""
+    own = connection.copy()
+    own.connect()
+    former = connections["default"]
+    connections["default"] = own
+    try:
+        own.set_autocommit(False)
+
+        clean_connections()
+
+        assert own.connection is None
+    finally:
+        own.close()
+        connections["default"] = former
+
+
+def test_a_raw_connection_that_commits_nothing_by_itself_is_closed():
+    connection.ensure_connection()
+    clean_connections()
+    connection.ensure_connection()
+    connection.connection.autocommit = False
+    connection.connection.execute("select 1")
+    connection.connection.commit()
+
+    clean_connections()
+
+    assert connection.connection is None
+
+
+def test_a_session_that_was_closed_after_it_was_changed_is_nobodys_fault_any_more():
+    with connection.cursor() as cursor:
+        cursor.execute("set statement_timeout = 0")
+    connection.close()
+    connection.ensure_connection()
+
+    clean_connections()
+
+    assert connection.connection is not None

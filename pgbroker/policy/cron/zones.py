@@ -42,7 +42,7 @@ def checked(key: object) -> str:
     """Return the IANA name as it was given, or raise InvalidTimeZone. Links such as US/Eastern are taken."""
     if isinstance(key, str) and key in names():
         return key
-    shown = key[:80] if isinstance(key, str) else type(key).__name__
+    shown = (key if isinstance(key, str) else str(key))[:80]
     wanted = shown.lower()
     close = [name for name in names() if name.lower() == wanted] or get_close_matches(shown, names(), n=1)
     cure = (

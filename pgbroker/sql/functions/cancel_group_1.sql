@@ -36,6 +36,9 @@ begin
     where expired.dependent_id = any (array[stopped.id])
       and expired.expired_at is not null;
     perform pgbroker.decide_1(blocked, null, null);
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pgbroker.leave_to_pass_1(blocked);
+    end if;
     return query
         select job.id, case when job.id = any (blocked) then 'unblocked' else 'unchanged' end, job.status
         from pgbroker.job
@@ -73,7 +76,7 @@ begin
     select done.cancelled, done.requested into cancelled, requested from pgbroker.cancel_jobs_1(members, reason, by) as done;
     is_left := cardinality(members) = most;
     if members = '{}' then
-        perform pgbroker.resolve_1(array[group_id], 500, interval '0', null, true);
+        perform pgbroker.resolve_ended_1(array[group_id]);
     end if;
     state := (select run_group.state from pgbroker.run_group where run_group.id = group_id);
     return next;

@@ -71,8 +71,8 @@ begin
 end
 $function$;
 
--- Lock those of them that nobody holds, and of which no other's end has to tell whether they come back; in the order of
--- their ids, jobs before groups.
+-- Lock those of them that nobody holds, and of which no other's end has to tell whether they come back. Returns them, jobs
+-- first, each in the order of their ids.
 create function pgbroker.lock_dependents_1(ids uuid[]) returns uuid[]
 language plpgsql volatile as $function$
 declare

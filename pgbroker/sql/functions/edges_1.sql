@@ -16,12 +16,8 @@ language plpgsql volatile
     set jit = off
 as $function$
 begin
-    if current_setting('pgbroker.resolving', true) = 'on' then
-        insert into pgbroker.unresolved (prerequisite_id, tenant_id)
-        select prerequisite.id, prerequisite.tenant_id
-        from pgbroker.prerequisites_1(awaited) as prerequisite;
-        -- A pass finds them itself, being under way.
-        perform pg_notify('pgbroker', '*resolve');
+    if current_setting('pgbroker.resolving', true) = 'on' or current_setting('transaction_isolation') <> 'read committed' then
+        perform pgbroker.leave_to_pass_1(awaited);
     else
         perform pgbroker.resolve_1(awaited, 500, interval '0', null, true);
     end if;
@@ -47,7 +43,8 @@ begin
             perform pg_notify('pgbroker', '*resolve');
         end if;
     end if;
-    if exists (select from pgbroker.open_edges_to_1(new.id)) then
+    if current_setting('transaction_isolation') <> 'read committed'
+        or exists (select from pgbroker.open_edges_to_1(new.id)) then
         insert into pgbroker.unresolved (prerequisite_id, tenant_id) values (new.id, new.tenant_id);
         perform pg_notify('pgbroker', '*resolve');
     end if;

@@ -220,6 +220,19 @@ begin
 end
 $function$;
 
+-- Leave jobs and groups to a pass, as prerequisites and as dependents. At REPEATABLE READ and above every end is left so:
+-- what others have committed since the transaction began is not seen in it, in whatever statement, and two prerequisites
+-- that end together would each see the other as unfinished. A pass sees both.
+create function pgbroker.leave_to_pass_1(ids uuid[]) returns void
+language plpgsql volatile as $function$
+begin
+    insert into pgbroker.unresolved (prerequisite_id, tenant_id)
+    select left_over.id, left_over.tenant_id
+    from pgbroker.prerequisites_1(ids) as left_over;
+    perform pg_notify('pgbroker', '*resolve');
+end
+$function$;
+
 -- Say of each of these ids, jobs or groups, whose it is and how it ended; outcome 0 while it lives.
 create function pgbroker.prerequisites_1(ids uuid[])
 returns table (id uuid, tenant_id text, outcome smallint)

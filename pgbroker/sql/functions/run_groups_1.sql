@@ -191,7 +191,7 @@ begin
     if found then
         -- Too deep by now for those that wait already, it may be: they do, and nothing more comes below them.
         perform pgbroker.lift_1(group_id, deepest);
-        perform pgbroker.resolve_1(array[group_id], 500, interval '0', null, true);
+        perform pgbroker.resolve_ended_1(array[group_id]);
     end if;
     return (select run_group.state from pgbroker.run_group where run_group.id = group_id);
 end

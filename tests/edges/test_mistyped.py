@@ -1,0 +1,168 @@
+"""What is easily mistyped is refused where it is written, with the word that was meant."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pgbroker import Retry, Snooze, job, registry
+from pgbroker.control import pause, redrive, resume
+from pgbroker.errors import DuplicateJobType, InvalidOption, InvalidTimeZone
+from pgbroker.policy.cron import parse
+from pgbroker.registry import synchronise
+from pgbroker.schedules.definition import Definition, troubles_of
+from pgbroker.testing import assert_enqueued, refute_enqueued, run_jobs
+
+pytestmark = pytest.mark.django_db
+
+
+@job(name="tests.mistyped.tell")
+def tell(word: str = "") -> None:
+    """Do nothing."""
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test declare types that nobody else sees."""
+    monkeypatch.setattr(registry, "_types", registry._Types())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"queue": "mail"}, r"Did you mean 'queue_name'\?"),
+        ({"max_attempts": 3}, r"Give it to \.options\(max_attempts=\.\.\.\)"),
+        ({"max_atempts": 3}, r"Did you mean 'max_attempts'\?"),
+        ({"zzz": 3}, "Known: backend, priority, queue_name, run_after"),
+    ],
+)
+def test_using_names_what_was_meant(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        tell.using(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"queue": "mail"}, r"Did you mean \.using\(queue_name=\.\.\.\)"),
+        ({"queue_name": "mail"}, r"Give it to \.using\(queue_name=\.\.\.\)"),
+        ({"max_atempts": 3}, r"Did you mean 'max_attempts'\?"),
+    ],
+)
+def test_options_names_what_was_meant(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        tell.options(**given)
+
+
+@pytest.mark.parametrize("scope", ["live", "held", "retained"])
+def test_a_scope_without_a_key_is_refused(scope: str) -> None:
+    with pytest.raises(InvalidOption, match=f"idempotency_scope='{scope}' is nothing without one"):
+        tell.options(idempotency_scope=scope).enqueue()
+
+
+def test_aliases_are_a_list_of_names(apart: None) -> None:
+    for given in ("shop.old", {"shop.old": 1}, 7):
+        with pytest.raises(InvalidOption, match="aliases is a"):
+            job(name="tests.mistyped.new", aliases=given)(tell.func)
+
+
+def one() -> None:
+    """Do nothing."""
+
+
+def two() -> None:
+    """Do nothing."""
+
+
+def test_two_types_cannot_have_one_alias(apart: None) -> None:
+    job(name="tests.mistyped.one", aliases=["tests.mistyped.old"])(one)
+    assert set(registry.types()) == {"tests.mistyped.one"}
+    job(name="tests.mistyped.two", aliases=["tests.mistyped.old"])(two)
+
+    with pytest.raises(DuplicateJobType, match=r"'tests.mistyped.old' is declared twice: as an alias of"):
+        registry.types()
+
+
+def test_an_alias_cannot_be_the_name_of_a_type_that_lives(apart: None) -> None:
+    job(name="tests.mistyped.one")(one)
+    job(name="tests.mistyped.two", aliases=["tests.mistyped.one"])(two)
+
+    with pytest.raises(
+        DuplicateJobType, match=r"an alias of 'tests.mistyped.two', and by 'tests.mistyped.one'"
+    ):
+        registry.types()
+
+
+def test_a_handler_that_yields_is_refused(apart: None) -> None:
+    def numbers() -> Any:
+        yield 1
+
+    async def numbers_async() -> Any:
+        yield 1
+
+    for handler in (numbers, numbers_async):
+        with pytest.raises(InvalidOption, match="yields"):
+            job(name="tests.mistyped.numbers")(handler)
+
+
+def test_a_task_may_stand_for_its_name_where_an_operator_names_a_type() -> None:
+    synchronise(using="default")
+
+    assert redrive(job_type=tell) == 0
+    assert pause(job_type=tell) is None
+    assert resume(job_type=tell)
+    with pytest.raises(InvalidOption, match="job_type is a int"):
+        redrive(job_type=7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="limit"):
+        redrive(limit=-1)
+
+
+@pytest.mark.parametrize("seconds", [7.9e-07, 0, -1, 2_592_000.0000001])
+def test_a_duration_is_what_the_database_takes_before_it_is_rounded(seconds: float) -> None:
+    with pytest.raises(InvalidOption, match="timeout"):
+        tell.options(timeout=seconds)
+
+
+@pytest.mark.parametrize("verdict", [Retry, Snooze])
+def test_a_delay_is_a_number_of_seconds_or_a_timedelta(verdict: Any) -> None:
+    for wrong in ("5", True, [5]):
+        with pytest.raises(InvalidOption, match="Give seconds or a timedelta"):
+            verdict(wrong)
+
+
+def test_filters_of_assertions_are_what_they_say() -> None:
+    synchronise(using="default")
+    tell.enqueue("x")
+
+    with pytest.raises(InvalidOption, match="args is a dict"):
+        refute_enqueued(tell, args={"word": "x"})  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="args is a str"):
+        refute_enqueued(tell, args="x")
+    with pytest.raises(InvalidOption, match="kwargs is a list"):
+        refute_enqueued(tell, kwargs=[("word", "x")])  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="count"):
+        assert_enqueued(tell, count="1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="queues is 'default'"):
+        run_jobs(queues="default")
+
+
+def test_a_time_zone_that_is_no_name_is_shown_as_it_is() -> None:
+    with pytest.raises(InvalidTimeZone, match=r"'UTC'.*Did you mean 'UTC'"):
+        parse("* * * * *", UTC)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTimeZone, match=r"'Europe/Berlin'"):
+        parse("* * * * *", ZoneInfo("Europe/Berlin"))  # type: ignore[arg-type]
+
+
+def test_one_job_without_a_name_has_no_run_group_to_say_anything_of() -> None:
+    def said(*jobs: dict[str, Any]) -> list[str]:
+        made = Definition(
+            name="n", expression="* * * * *", time_zone="UTC", jobs=jobs, group={"tolerate_count": 1}
+        )
+        return [each.trouble for each in troubles_of(made)]
+
+    assert any("one job without a name" in each for each in said({"job_type": tell.key}))
+    assert said({"job_type": tell.key, "name": "a"}) == []
+    assert said({"job_type": tell.key}, {"job_type": tell.key}) == []
