@@ -68,6 +68,11 @@ RESTORE = (
     "select set_config('pgbroker.scope', current_setting('pgbroker.outer_scope'), true), "
     "set_config('pgbroker.tenant_id', current_setting('pgbroker.outer_tenant'), true)"
 )
+# Verbs lock rows and then look again, which tells nothing new in the snapshot of a whole transaction.
+_READ_COMMITTED = (
+    "select set_config('default_transaction_isolation', 'read committed', false) "
+    "where current_setting('default_transaction_isolation') <> 'read committed'"
+)
 _JSONB_OID = 3802
 
 # Tests put a callable here to fail or pause at a chosen statement: called with the moment and the name.
@@ -182,6 +187,7 @@ class Session:
         if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
             # psycopg reads no other style; Django sets nothing here either way.
             connection.execute("set datestyle to 'ISO'")
+        connection.execute(_READ_COMMITTED)
         if role := wrapper.settings_dict.get("OPTIONS", {}).get("assume_role"):
             connection.execute(psycopg.sql.SQL("set role {}").format(psycopg.sql.Identifier(role)))
         return connection

@@ -68,13 +68,6 @@ def limit_waits() -> None:
             limited[alias] = tuple(missing)
 
 
-# Verbs lock rows and then look again, which tells nothing in the snapshot of a whole transaction.
-_READ_COMMITTED = (
-    "select set_config('default_transaction_isolation', 'read committed', false) "
-    "where current_setting('default_transaction_isolation') <> 'read committed'"
-)
-
-
 def connect(
     wrapper: BaseDatabaseWrapper, patience: float, application_name: str
 ) -> tuple[PatientConnection, bool]:
@@ -102,7 +95,6 @@ def connect(
         **parameters, autocommit=True, prepare_threshold=5 if prepares else None
     )
     connection.patience = patience
-    connection.execute(_READ_COMMITTED)
     return connection, prepares
 
 
