@@ -5,6 +5,8 @@ from datetime import date
 from shlex import quote
 from typing import Any
 
+import django
+from django.apps import apps
 from django.apps.config import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
@@ -16,6 +18,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from pgbroker import conf, registry, reports
 from pgbroker.backend import PgBrokerBackend
+from pgbroker.compat import task_backends
 from pgbroker.errors import DuplicateJobType, InvalidOption, sentence
 from pgbroker.schedules.declare import Declared, declarations
 from pgbroker.schedules.otherwise import read_otherwise
@@ -145,6 +148,16 @@ def _check_exhausted(known: Mapping[str, registry.JobType]) -> Iterator[CheckMes
                 hint="Look at the name, or make sure that another project with the same database declares it.",
                 id="pgbroker.W013",
             )
+
+
+@checks.register("pgbroker")
+def check_task_backends(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
+    """Ask pgbroker's backends in TASKS for their own checks, where Django 5.2 has no app that does."""
+    if django.VERSION >= (6, 0) or apps.is_installed("django_tasks"):
+        return []
+    aliases = getattr(django_settings, "TASKS", {})
+    backends = [task_backends[alias] for alias in aliases]
+    return [told for each in backends if isinstance(each, PgBrokerBackend) for told in each.check()]
 
 
 @checks.register("pgbroker")

@@ -6,7 +6,9 @@ import re
 from io import StringIO
 from pathlib import Path
 
+import django
 import pytest
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection, connections
 
@@ -98,6 +100,18 @@ def test_two_handlers_of_one_name_keep_no_database_from_being_checked(monkeypatc
     monkeypatch.setattr(registry, "types", types)
 
     assert checks.check_databases(None, databases=["default"]) == []
+
+
+def test_a_wrong_option_in_tasks_is_told_whatever_is_installed(settings, monkeypatch):
+    settings.TASKS = {"default": {"BACKEND": checks.BACKEND, "QUEUES": [], "OPTIONS": {"DB": "x"}}}
+    monkeypatch.setattr(checks.apps, "is_installed", lambda name: False)
+
+    ours = list(found(checks.check_task_backends(None)))
+
+    # From 6.0 on Django asks the backends itself.
+    assert ours == ([] if django.VERSION >= (6, 0) else ["pgbroker.E010"])
+    monkeypatch.undo()
+    assert "pgbroker.E010" in [message.id for message in run_checks()]
 
 
 def test_tasks_that_send_jobs_elsewhere_are_warned_of(settings):
