@@ -128,9 +128,19 @@ class ByName(admin.SimpleListFilter):
         """List numbers and names."""
         raise NotImplementedError
 
+    def value(self) -> str | None:
+        """Return the number of what was chosen, which a link may also give by its name."""
+        given = super().value()
+        by_name = {name: number for number, name in self.lookup_choices}
+        return by_name.get((given or "").replace("_", " "), by_name.get(given or "", given))
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        chosen = self.value()
+        if not chosen:
+            return queryset
         known = {number for number, _ in self.lookup_choices}
-        return queryset.filter(**{self.column: int(self.value() or 0)}) if self.value() in known else queryset
+        # All of them would be taken for what was asked for.
+        return queryset.filter(**{self.column: int(chosen)}) if chosen in known else queryset.none()
 
 
 class ByStatus(ByName):

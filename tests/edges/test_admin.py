@@ -191,6 +191,23 @@ def test_odd_filters_do_no_harm(root, given):
     assert root.get(f"{LIST}?{given}").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ("status=ready", 1),
+        ("status=dead_letter", 0),
+        ("status=zzz", 0),
+        ("queue=default", 1),
+        ("queue=nope", 0),
+    ],
+)
+def test_a_filter_may_be_given_by_name_and_one_that_is_not_there_finds_nothing(root, given, count):
+    """All jobs would be taken for those that were asked for."""
+    enqueue_one()
+
+    assert len(root.get(f"{LIST}?{given}").context["cl"].result_list) == count
+
+
 def test_a_search_finds_an_exact_id_or_key_and_nothing_else(root):
     by_key = enqueue_one(idempotency_key="7:2026-11")
     other = enqueue_one()
