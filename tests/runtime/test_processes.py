@@ -478,6 +478,8 @@ def test_nothing_outlives_a_worker_whose_nursery_was_stopped_and_has_another_dea
     family = descendants_of(worker.pid)
     (idle,) = [pid for pid in descendants_of(nursery) if state_of(pid) == "S"]
     os.kill(nursery, signal.SIGSTOP)
+    # The system wakes what is stopped when its parent dies, not what is about to stop.
+    wait_until(lambda: state_of(nursery) == "T", "the nursery is stopped")
     os.kill(idle, signal.SIGKILL)
     wait_until(lambda: idle not in alive(family), "the idle child has ended")
 
