@@ -1,7 +1,7 @@
 """What `.options()` takes: pgbroker's own options of one call, checked where they are written."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pgbroker.errors import InvalidOption
 from pgbroker.errors.near_names import did_you_mean
 from pgbroker.policy.backoff import Backoff, backoff_from
-from pgbroker.policy.values import duration, instant, one_of, text, whole
+from pgbroker.policy.values import duration, elements, instant, one_of, text, whole
 from pgbroker.references import Reference, checked_policy, group_name_of, references_of
 from pgbroker.references import checked_name as checked_member_name
 
@@ -89,13 +89,14 @@ class Options:
                 f"was given with idempotency_scope={self.idempotency_scope!r}",
                 "Give idempotency_scope='window', or leave it out.",
             )
-        if self.idempotency_key is None and (
-            self.window is not None or self.on_conflict == "replace" or self.idempotency_scope is not None
-        ):
-            what = "window" if self.window is not None else f"idempotency_scope={self.idempotency_scope!r}"
-            if self.on_conflict == "replace":
-                what = "on_conflict='replace'"
-            raise InvalidOption("idempotency_key", "is missing", f"{what} is nothing without one.")
+        if self.idempotency_key is None:
+            for what, given in (
+                ("on_conflict='replace'", self.on_conflict == "replace"),
+                ("window", self.window is not None),
+                (f"idempotency_scope={self.idempotency_scope!r}", self.idempotency_scope is not None),
+            ):
+                if given:
+                    raise InvalidOption("idempotency_key", "is missing", f"{what} is nothing without one.")
         if self.group is not None and in_group not in (None, self.group):
             raise InvalidOption("group", f"is {self.group!r}, in a call for {in_group!r}", "Leave it out.")
         if self.name is not None and self.group is None and in_group is None:
@@ -136,9 +137,9 @@ def checked_tag(field: str, value: Any) -> str:
 
 def checked_tags(field: str, value: Any) -> tuple[str, ...]:
     """Return tags, each once, in the order given; raises `InvalidOption`."""
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise InvalidOption(field, f"is a {type(value).__name__}", "Give a list of strings.")
-    tags = tuple(dict.fromkeys(checked_tag(field, each) for each in value))
+    tags = tuple(
+        dict.fromkeys(checked_tag(field, each) for each in elements(field, value, "Give a list of strings."))
+    )
     if len(tags) > MOST_TAGS:
         raise InvalidOption(field, f"has {len(tags)} elements", f"Give at most {MOST_TAGS}.")
     return tags

@@ -38,7 +38,7 @@ from pgbroker.options import (
 )
 from pgbroker.policy.backoff import Backoff, backoff_from
 from pgbroker.policy.durations import seconds_of
-from pgbroker.policy.values import duration, whole
+from pgbroker.policy.values import duration, elements, whole
 
 if TYPE_CHECKING:
     from pgbroker.compat import TaskResult
@@ -442,9 +442,8 @@ def _one_of_executors(field_name: str, value: object) -> str:
 
 
 def _checked_aliases(field_name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise InvalidOption(field_name, f"is a {type(value).__name__}", "Give a list of names.")
-    return tuple(checked_name(field_name, alias) for alias in value)
+    names = elements(field_name, value, "Give a list of names.")
+    return tuple(checked_name(field_name, alias) for alias in names)
 
 
 def _declared_backoff(field_name: str, value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Checks of one value that somebody wrote: what it must be, and what to write instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -65,6 +65,13 @@ def whole(field: str, value: Any, smallest: int, largest: int) -> int:
     """Return *value* if it is a whole number in the range; raises `InvalidOption`."""
     if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
         raise InvalidOption(field, f"is {value!r}", f"Give a whole number from {smallest} to {largest}.")
+    return value
+
+
+def elements(field: str, value: Any, cure: str) -> Iterable[Any]:
+    """Return what can be gone through one by one, and is no text or mapping; raises `InvalidOption`."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidOption(field, f"is a {type(value).__name__}", cure)
     return value
 
 

@@ -116,7 +116,7 @@ def _cancelled_along(facts: Facts, when: str) -> Explanation:
     if _is_coming_back(facts):
         cure = _COMES_BACK
     elif _was_replaced(facts):
-        cure = "Another job took the place of the cause, which comes back no more: enqueue this one again."
+        cure = f"{_REPLACED}."
     else:
         cure = f"{upper(_retry_of(facts) or 'retry what it waited for')}: then it comes back by itself."
     return Explanation(
@@ -124,6 +124,7 @@ def _cancelled_along(facts: Facts, when: str) -> Explanation:
     )
 
 
+_REPLACED = "Another job took the place of the cause, which comes back no more: enqueue this one again"
 _COMES_BACK = "Nothing: its cause lives again, and a worker's upkeep brings this one back. Is one running?"
 
 
@@ -325,10 +326,10 @@ def _blocked(facts: Facts) -> Explanation:
             ids_of(facts, *ids_of_expired(facts)),
             cure_of_expired(facts),
         )
+    retry = _retry_of(facts)
+    mend = f"Mend and {retry}" if retry else "Mend the cause"
     if _was_replaced(facts):
-        mend = "Another job took the place of the cause, which comes back no more: enqueue this one again"
-    else:
-        mend = f"Mend and {_retry_of(facts)}" if _retry_of(facts) else "Mend the cause"
+        mend = _REPLACED
     cure = f"{mend}, or let it run without (broker_jobs unblock {facts.job_id})."
     return Explanation(
         "blocked",

@@ -14,32 +14,32 @@ from pgbroker.policy.misfire import GRACE, Misfire, recover
 from pgbroker.policy.misfire import Policy as MisfirePolicy
 from pgbroker.policy.overlap import Occupancy
 
+# What an expression is read from: text, zone, the two rules for changes of the clock, the bounds.
+_Said = tuple[str, str, str, str, datetime | None, datetime | None]
+
 
 def cron_of(due: Due) -> Cron:
     """Read a row's expression; raises what `parse` raises, for a row that somebody wrote in SQL."""
-    return parse(
-        due.expression,
-        due.time_zone,
-        ambiguous=due.ambiguous,
-        nonexistent=due.nonexistent,
-        start=due.starts_at,
-        end=due.ends_at,
-    )
+    return _read(_said(due))
+
+
+def _said(due: Due) -> _Said:
+    return due.expression, due.time_zone, due.ambiguous, due.nonexistent, due.starts_at, due.ends_at
+
+
+def _read(said: _Said) -> Cron:
+    expression, zone, ambiguous, nonexistent, start, end = said
+    return parse(expression, zone, ambiguous=ambiguous, nonexistent=nonexistent, start=start, end=end)
 
 
 @lru_cache(maxsize=4_096)
-def _next_tick(
-    said: tuple[str, str, str, str, datetime | None, datetime | None], rules: str, after: datetime
-) -> Tick | None:
+def _next_tick(said: _Said, rules: str, after: datetime) -> Tick | None:
     """
     Return the first tick after that one, of what so many schedules say that it is remembered.
 
     *rules* are the zone's fingerprint: by others the next tick may be another.
     """
-    expression, zone, ambiguous, nonexistent, start, end = said
-    return parse(
-        expression, zone, ambiguous=ambiguous, nonexistent=nonexistent, start=start, end=end
-    ).first_after(after)
+    return _read(said).first_after(after)
 
 
 def decide(due: Due, *, limit: int) -> Decision:
@@ -122,8 +122,7 @@ def _on_time(due: Due, cron: Cron) -> tuple[_Found, Tick | None] | None:
     tick = due.next_run_at
     if tick is None or not tick <= due.now <= tick + GRACE or due.zone_rules != cron.zone.fingerprint:
         return None
-    said = (due.expression, due.time_zone, due.ambiguous, due.nonexistent, due.starts_at, due.ends_at)
-    following = _next_tick(said, cron.zone.fingerprint, tick)
+    following = _next_tick(_said(due), cron.zone.fingerprint, tick)
     if following is not None and following.instant <= due.now:
         return None
     return _Found((tick,), 0, due.now), following

@@ -1,7 +1,7 @@
 """Look at what was enqueued: list it, assert that a job is there, or that none is."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -29,7 +29,7 @@ from pgbroker.options import checked_tags
 from pgbroker.payload import decode, refuse_unknown
 from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.plain_json import Refused, Walk
-from pgbroker.policy.values import instant, whole
+from pgbroker.policy.values import elements, instant, whole
 from pgbroker.references import GroupRef, checked_name, group_name_of
 from pgbroker.registry import JobTask, JobType, names, types
 from pgbroker.states import Status
@@ -153,8 +153,7 @@ def _wanted(
     using: str | None = None,
 ) -> Wanted:
     alias = using or settings().DATABASES[0]
-    if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
-        raise InvalidOption("args", f"is a {type(args).__name__}", "Give a list, or kwargs={...}.")
+    elements("args", args, "Give a list, or kwargs={...}.")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InvalidOption("kwargs", f"is a {type(kwargs).__name__}", "Give a mapping of names to values.")
     if run_after is not None and not isinstance(run_after, timedelta):

@@ -94,7 +94,7 @@ def run_jobs(
     if limit is None and len(ran) > MOST:
         raise AssertionError(
             f"more than {MOST:,} jobs have run, the last of {ran[-1].job_type}. Do they enqueue one another? "
-            f"Where so many are meant, name a limit."
+            "Where so many are meant, name a limit."
         )
     return ran
 
