@@ -90,13 +90,15 @@ class Options:
                 "Give idempotency_scope='window', or leave it out.",
             )
         if self.idempotency_key is None:
-            for what, given in (
-                ("on_conflict='replace'", self.on_conflict == "replace"),
-                ("window", self.window is not None),
-                (f"idempotency_scope={self.idempotency_scope!r}", self.idempotency_scope is not None),
-            ):
-                if given:
-                    raise InvalidOption("idempotency_key", "is missing", f"{what} is nothing without one.")
+            what = ""
+            if self.on_conflict == "replace":
+                what = "on_conflict='replace'"
+            elif self.window is not None:
+                what = "window"
+            elif self.idempotency_scope is not None:
+                what = f"idempotency_scope={self.idempotency_scope!r}"
+            if what:
+                raise InvalidOption("idempotency_key", "is missing", f"{what} is nothing without one.")
         if self.group is not None and in_group not in (None, self.group):
             raise InvalidOption("group", f"is {self.group!r}, in a call for {in_group!r}", "Leave it out.")
         if self.name is not None and self.group is None and in_group is None:
