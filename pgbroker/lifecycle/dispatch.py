@@ -12,7 +12,7 @@ from pgbroker import db
 Kind = Literal["tick", "run_now", "backfill"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Decision:
     """
     What was decided about one schedule, as `pgbroker.dispatch_1` takes it.
@@ -43,25 +43,28 @@ class Decision:
 
     def as_json(self) -> dict[str, Any]:
         """Return what the database takes; what is left out is null there, and most of it is."""
-        missed = self.gap and {"count": self.missed, "first": _text(self.gap[0]), "last": _text(self.gap[1])}
-        said = {
-            "id": str(self.id),
-            "kind": self.kind,
-            "expected": _text(self.expected),
-            "revision": self.revision,
-            "next_run_at": _text(self.next_run_at),
-            "watermark": _text(self.watermark),
-            "zone_rules": self.zone_rules,
-            "create": [[_text(tick), _text(start)] for tick, start in self.create],
-            "skip": [_text(tick) for tick in self.skip],
-            "buffer": _text(self.buffer),
-            "release": self.release,
-            "cancel": self.cancel,
-            "resume": self.resume,
-            "disable": self.disable,
-            "missed": missed,
-        }
-        return {name: value for name, value in said.items() if value or name == "revision"}
+        said: dict[str, Any] = {"id": self.id.hex, "kind": self.kind, "revision": self.revision}
+        if self.expected is not None:
+            said["expected"] = self.expected.isoformat()
+        if self.next_run_at is not None:
+            said["next_run_at"] = self.next_run_at.isoformat()
+        if self.watermark is not None:
+            said["watermark"] = self.watermark.isoformat()
+        if self.zone_rules:
+            said["zone_rules"] = self.zone_rules
+        if self.create:
+            said["create"] = [[tick.isoformat(), start and start.isoformat()] for tick, start in self.create]
+        if self.skip:
+            said["skip"] = [tick.isoformat() for tick in self.skip]
+        if self.buffer is not None:
+            said["buffer"] = self.buffer.isoformat()
+        for name in ("release", "cancel", "resume", "disable"):
+            if value := getattr(self, name):
+                said[name] = value
+        if self.gap:
+            first, last = self.gap
+            said["missed"] = {"count": self.missed, "first": first.isoformat(), "last": last.isoformat()}
+        return said
 
 
 class Occurrence(NamedTuple):
@@ -106,7 +109,3 @@ def dispatch_own(decisions: Sequence[Decision], *, using: str | db.Session = "de
 
 def _written(decisions: Sequence[Decision]) -> str:
     return json.dumps([each.as_json() for each in decisions], separators=(",", ":"))
-
-
-def _text(instant: datetime | None) -> str | None:
-    return None if instant is None else instant.isoformat()

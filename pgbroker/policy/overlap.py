@@ -1,7 +1,7 @@
 """What to do when a tick comes while an earlier occurrence of its schedule is not over. Pure."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Policy(StrEnum):
@@ -22,8 +22,7 @@ class Decision(StrEnum):
     CANCEL_AND_START = "cancel_and_start"
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     """How many occurrences of a schedule are *running*, which is: are not over, and how many *wait* for them."""
 
     running: int = 0

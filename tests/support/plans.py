@@ -100,7 +100,9 @@ class Explained:
         text = self._executed if statement.kept else statement.text
         return dataclasses.replace(statement, text=f"{EXPLAIN} {text}")
 
-    def _fetch_plan(self, name: str, parameters: Any, row: Any, *, using: Any = "default") -> list[Any]:
+    def _fetch_plan(
+        self, name: str, parameters: Any, row: Any, *, meanwhile: Any = None, using: Any = "default"
+    ) -> list[Any]:
         if not self._on:
             return self._fetch(name, parameters, row, using=using)
         if (statement := self._load(name)).kept:

@@ -31,6 +31,8 @@ declare
     held uuid[];
     each_tenant record;
     single pgbroker.occurrence_1[];
+    places int[];
+    jobs uuid[];
     made pgbroker.occurrence_1[] := '{}';
     -- Those whose occurrences must not overlap.
     bounded uuid[];
@@ -108,6 +110,25 @@ begin
               and (occurrence.template -> 'jobs' -> 0 ? 'name') is not true
             order by occurrence.scheduled_for, occurrence.schedule_id
         );
+        select plain.places, plain.jobs
+        into places, jobs
+        from pgbroker.enqueue_plain_occurrences_1(single) as plain;
+        if places is not null then
+            made := made || array(
+                select row(
+                    asked.schedule_id, asked.scheduled_for, asked.start_at, asked.kind, asked.tenant_id, asked.name, null,
+                    'created', each.job_id, null, null, null
+                )::pgbroker.occurrence_1
+                from unnest(places, jobs) as each (place, job_id)
+                cross join lateral (select (single[each.place]).*) as asked
+            );
+            single := array(
+                select single[place]
+                from generate_series(1, cardinality(single)) as place
+                where (place in (select unnest(places))) is not true
+                order by place
+            );
+        end if;
         if cardinality(single) > 0 then
             made := made || array(
                 select row(

@@ -119,6 +119,95 @@ create trigger group_is_back
     when (old.state >= 10 and new.state < 10)
     execute function pgbroker.group_is_back_1();
 
+-- Enqueue those of a tenant's occurrences whose job is plain, all in one statement: their places, and the jobs. None, and
+-- null, where one of them cannot be stored. Of the others enqueue_many_1 says what they are.
+--
+-- Schedules that are due at once mostly say the same but for the arguments, and what they say is looked at once. The rules
+-- are those of enqueue_plain_many_1. What is not plain here are the instants, of the tick and of a later start.
+create function pgbroker.enqueue_plain_occurrences_1(
+    occurrences pgbroker.occurrence_1[], out places int[], out jobs uuid[]
+)
+language plpgsql volatile as $function$
+declare
+    tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+begin
+    with alike as materialized (
+        select
+            asked.entry - 'args' as said,
+            array_agg(asked.place) as places,
+            array_agg(asked.entry -> 'args') as arguments,
+            array_agg(asked.scheduled_for) as ticks,
+            array_agg(asked.start_at) as starts
+        from (
+            select each.ordinality::int as place, each.template -> 'jobs' -> 0 as entry, each.scheduled_for, each.start_at
+            from unnest(occurrences) with ordinality as each
+        ) as asked
+        where pgbroker.is_envelope_1(asked.entry -> 'args')
+          and not pgbroker.longer_as_text_1(asked.entry -> 'args', 67108864)
+        group by asked.entry - 'args'
+    ),
+    whole as materialized (
+        select
+            alike.*,
+            pgbroker.declared_number_1(alike.said -> 'type_version') as version,
+            pgbroker.declared_number_1(alike.said -> 'priority') as rank,
+            pgbroker.declared_number_1(alike.said -> 'max_attempts') as attempts
+        from alike
+        where alike.said - '{job_type,queue,type_version,priority,max_attempts}'::text[] = '{}'
+          and jsonb_typeof(alike.said -> 'job_type') = 'string'
+          and jsonb_typeof(alike.said -> 'queue') = 'string'
+          and jsonb_typeof(coalesce(alike.said -> 'type_version', '1')) = 'number'
+          -- What becomes of a fraction is not for here to say.
+          and concat_ws(' ', alike.said ->> 'type_version', alike.said ->> 'priority', alike.said ->> 'max_attempts')
+              !~ '[^0-9 -]'
+    ),
+    plain as materialized (
+        select
+            pgbroker.uuid7_1() as id, kind.job_type_id, kind.queue_id, kind.type_version, whole.rank, whole.attempts,
+            each.place, each.args, each.tick,
+            case when each.start_at > statement_timestamp() then each.start_at end as later
+        from whole
+        cross join lateral pgbroker.plain_kind_1(
+            tenant, whole.said ->> 'job_type', whole.said ->> 'queue', whole.version, whole.rank, whole.attempts,
+            null, null, null
+        ) as kind
+        cross join lateral unnest(whole.places, whole.arguments, whole.ticks, whole.starts)
+            as each (place, args, tick, start_at)
+    ),
+    new_job as (
+        insert into pgbroker.job (
+            id, queue_id, job_type_id, tenant_id, status, priority, ready_at, available_at, max_attempts,
+            declared_attempts
+        )
+        select
+            plain.id,
+            plain.queue_id,
+            plain.job_type_id,
+            tenant,
+            case when plain.later is null then 2 /* ready */ else 0 /* scheduled */ end,
+            plain.rank,
+            case when plain.later is null then statement_timestamp() + plain.place * interval '1 microsecond' end,
+            plain.later,
+            plain.attempts,
+            plain.attempts
+        from plain
+    ),
+    new_payload as (
+        insert into pgbroker.job_payload (job_id, tenant_id, type_version, args, options)
+        select
+            plain.id, tenant, plain.type_version, plain.args, jsonb_build_object('scheduled_for', plain.tick)
+        from plain
+    )
+    select array_agg(plain.place), array_agg(plain.id)
+    into places, jobs
+    from plain;
+exception when others then
+    if pgbroker.is_passing_1(sqlstate) then
+        raise;
+    end if;
+end
+$function$;
+
 -- Enqueue entries, whatever is wrong with some of them: where the call fails as a whole, each entry has its own.
 create function pgbroker.enqueue_each_1(jobs jsonb)
 returns table (ordinal int, job_id uuid, outcome text, detail text)
