@@ -1,6 +1,7 @@
 """broker_worker: claim and run jobs until told to stop."""
 
 import logging
+import gc
 import os
 import sys
 from argparse import SUPPRESS
@@ -175,6 +176,9 @@ broker_worker --burst                             work off what is ready, then e
                 with answering(worker, facts=target.facts):
                     if self.signals is not None:
                         self.signals.running(worker.stop)
+                        # What the project has loaded is there for good: no collection is to go through it again.
+                        gc.collect()
+                        gc.freeze()
                     try:
                         code = worker.run()
                     except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
