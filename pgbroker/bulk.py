@@ -13,6 +13,7 @@ from pgbroker.db import REPEATABLE, REPEATS
 from pgbroker.errors import InvalidOption, PgBrokerError
 from pgbroker.ids import new_id_texts
 from pgbroker.plain_calls import enqueue_plain_calls
+from pgbroker.policy.values import elements
 from pgbroker.registry import Call
 from pgbroker.shared_rows import Shared, shared_of
 from pgbroker.submission import end_custody, enqueue_as, refusal, submission_of, tell_event
@@ -87,6 +88,7 @@ def enqueue_calls(
     """Do as `enqueue_many` does, with all calls into the run group *group*."""
     if isinstance(calls, Call):
         raise InvalidOption("calls", "is one call", "Give a list of them: [task.bind(...)].")
+    elements("calls", calls, "Give a list of them: [task.bind(...)].")
     # Kept alive: a call may wait for another one, that very one.
     kept = calls if isinstance(calls, (list, tuple)) else list(calls)
     if group is None and (answers := enqueue_plain_calls(kept, using=using)) is not None:

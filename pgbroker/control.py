@@ -34,7 +34,7 @@ from pgbroker.obstacles import find_obstacle
 from pgbroker.options import Keyed, checked_tag
 from pgbroker.policy.job_facts import upper
 from pgbroker.policy.values import duration as checked_duration
-from pgbroker.policy.values import remark, whole
+from pgbroker.policy.values import remark, string, whole
 from pgbroker.policy.why_not_running import Explanation
 from pgbroker.references import AnyPrerequisite, CallRef, HasId, as_json, checked_policy, references_of
 from pgbroker.registry import names
@@ -244,7 +244,7 @@ def resolve(queue: str | None, job_type: str | None, *, using: str) -> tuple[int
     queue_id = type_id = None
     if queue is not None:
         known = {each.name: each.id for each in list_queues(using=using)}
-        queue_id = known.get(queue)
+        queue_id = known.get(string("queue", queue))
         if queue_id is None:
             raise UnknownQueue(queue, known)
     if job_type is not None:
@@ -277,6 +277,8 @@ def redrive_pages(
         whole("attempts", attempts, 1, 10_000)
     if tag is not None:
         checked_tag("tag", tag)
+    if error_code is not None:
+        string("error_code", error_code)
     before, after, left = database_time(using=alias), _START, limit
     while left is None or left > 0:
         page = find_ended(
@@ -398,6 +400,8 @@ def delete_queue(name: str, *, using: str | None = None) -> None:
 def _target(queue: str | None, job_type: Keyed | str | None, tenant: str | None) -> pausing.Target:
     if tenant is not None:
         checked_tenant(tenant)
+    if queue is not None:
+        string("queue", queue)
     if job_type is not None and (queue is not None or tenant is not None):
         raise InvalidOption("job_type", "was given with a queue or a tenant", "Pause a type alone.")
     if queue is None and job_type is None and tenant is None:

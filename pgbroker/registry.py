@@ -134,6 +134,11 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
                     "Give a timezone-aware datetime, or a timedelta from now such as timedelta(seconds=30).",
                 )
             given["run_after_delay"] = None
+        if "priority" in given and type(given["priority"]) is not int:
+            # Django compares it, whatever it is.
+            raise InvalidOption(
+                "priority", f"is {given['priority']!r}", "Give a whole number from -100 to 100."
+            )
         return replace(self, **given)
 
     def options(self, **changes: Any) -> "JobTask[P, R]":

@@ -1,10 +1,11 @@
 """What a task says of each of its jobs: worked out once for all of its calls that are enqueued together."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pgbroker import bodies, correlation, payload
 from pgbroker.conf import settings
+from pgbroker.errors import InvalidOption
 from pgbroker.options import LINKS
 from pgbroker.policy.backoff import Backoff
 from pgbroker.policy.values import instant
@@ -74,6 +75,7 @@ def _shared_row(task: JobTask[Any, Any], attempts: int) -> dict[str, Any]:
         row["available_at"] = instant("run_after", task.run_after).isoformat()
     elif task.run_after_delay is not None:
         row["delay_seconds"] = task.run_after_delay.total_seconds()
+    _refuse_over_before_it_may_start(task)
     if isinstance(options.deadline, datetime):
         row["deadline_at"] = options.deadline.isoformat()
     elif options.deadline is not None:
@@ -96,6 +98,22 @@ def _shared_row(task: JobTask[Any, Any], attempts: int) -> dict[str, Any]:
     if (tags := task.tags if options.tags is None else options.tags) or options.tags is not None:
         row["tags"] = list(tags)
     return row
+
+
+def _refuse_over_before_it_may_start(task: JobTask[Any, Any]) -> None:
+    """Refuse a deadline that is no later than the start; of an instant and a wait only the database could tell."""
+    deadline, start = task.call_options.deadline, task.run_after or task.run_after_delay
+    over = (
+        deadline <= start
+        if isinstance(deadline, datetime) and isinstance(start, datetime)
+        else isinstance(deadline, timedelta) and isinstance(start, timedelta) and deadline <= start
+    )
+    if over:
+        raise InvalidOption(
+            "deadline",
+            f"is {deadline}, and run_after {start}: the job would expire before it may start",
+            "Give a later one. Both count from the enqueue.",
+        )
 
 
 def row_of(shared: Shared, job_id: str, args_text: str) -> dict[str, Any]:

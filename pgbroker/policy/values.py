@@ -17,8 +17,7 @@ def text(longest: int) -> Callable[[str, Any], str]:
     """Return a check of (field, value) for a string of 1 to *longest* characters that PostgreSQL can store."""
 
     def check(field: str, value: Any) -> str:
-        if not isinstance(value, str):
-            raise InvalidOption(field, f"is a {type(value).__name__}", "Give a string.")
+        string(field, value)
         if not 1 <= len(value) <= longest:
             raise InvalidOption(field, f"has {len(value)} characters", f"Give 1 to {longest}.")
         return _storable(field, value)
@@ -26,10 +25,16 @@ def text(longest: int) -> Callable[[str, Any], str]:
     return check
 
 
-def remark(field: str, value: Any) -> str:
-    """Return what somebody says about what he does, which may be empty; raises `InvalidOption`."""
+def string(field: str, value: Any) -> str:
+    """Return *value* if it is a string; raises `InvalidOption`. For a name that is then looked up."""
     if not isinstance(value, str):
         raise InvalidOption(field, f"is a {type(value).__name__}", "Give a string.")
+    return value
+
+
+def remark(field: str, value: Any) -> str:
+    """Return what somebody says about what he does, which may be empty; raises `InvalidOption`."""
+    string(field, value)
     if len(value) > LONGEST_REMARK:
         raise InvalidOption(field, f"has {len(value)} characters", f"Give at most {LONGEST_REMARK}.")
     return _storable(field, value)

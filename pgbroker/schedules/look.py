@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pgbroker import correlation
 from pgbroker.conf import settings
-from pgbroker.errors import InvalidSchedule, ScheduleNotFound
+from pgbroker.errors import InvalidOption, InvalidSchedule, ScheduleNotFound
 from pgbroker.lifecycle.schedule import RunLine, ScheduleLine, list_schedule_runs
 from pgbroker.lifecycle.schedule import list_schedules as listing
 from pgbroker.policy.cron import Tick
@@ -82,6 +82,8 @@ def next_ticks(
     that the clock shows twice, *skipped* for the time that it never shows and the tick was moved from.
     """
     whole("count", count, 1, MOST_TICKS)
+    if after is not None:
+        instant("after", after)
     line = get_schedule(schedule, using=using)
     return list(islice(Definition.of(line).cron.after(after or line.now), count))
 
@@ -89,6 +91,7 @@ def next_ticks(
 def preview(definition: Definition, count: int = 5, *, after: datetime) -> list[Tick]:
     """Return the first ticks of what is not stored yet; raises `InvalidSchedule`. Needs no database."""
     whole("count", count, 1, MOST_TICKS)
+    instant("after", after)
     if troubles := troubles_of(definition):
         raise InvalidSchedule(definition.name, troubles)
     return list(islice(definition.cron.after(after), count))
@@ -133,6 +136,8 @@ def _declared(alias: str) -> list[Declared]:
 def _id_of(schedule: ScheduleKey) -> UUID | None:
     if isinstance(schedule, UUID):
         return schedule
+    if not isinstance(schedule, str):
+        raise InvalidOption("schedule", f"is a {type(schedule).__name__}", "Give its name, or its id.")
     try:
         return UUID(schedule) if len(schedule) in (32, 36) else None
     except ValueError:

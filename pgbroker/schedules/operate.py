@@ -109,6 +109,12 @@ def save(
     on is planned anew; a pause stays. *declaration*, *declared_by* and *lasting* are for what the code says. Raises
     `InvalidSchedule` with everything that is wrong, and nothing is changed then.
     """
+    if not isinstance(definition, Definition):
+        raise InvalidOption(
+            "definition",
+            f"is a {type(definition).__name__}",
+            "Give a Definition(name=..., expression=..., ...).",
+        )
     alias = alias_of(using)
     if troubles := check(definition, lasting=lasting, using=alias):
         raise InvalidSchedule(definition.name, troubles)

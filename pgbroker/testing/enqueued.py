@@ -23,6 +23,7 @@ from pgbroker.errors import (
     UnknownJobType,
     UnknownQueue,
 )
+from pgbroker.errors.near_names import did_you_mean
 from pgbroker.lifecycle.declare import list_queues, type_ids
 from pgbroker.models import Job, JobPayload
 from pgbroker.options import checked_tags
@@ -151,7 +152,12 @@ def _wanted(
     group: "RunGroup | GroupRef | str | None" = None,
     name: str | None = None,
     using: str | None = None,
+    **unknown: Any,
 ) -> Wanted:
+    if unknown:
+        name = min(unknown)
+        known = sorted(Filters.__annotations__)
+        raise InvalidOption(name, "is no filter", did_you_mean(name, known) or f"Known: {', '.join(known)}.")
     alias = using or settings().DATABASES[0]
     elements("args", args, "Give a list, or kwargs={...}.")
     if kwargs is not None and not isinstance(kwargs, Mapping):

@@ -150,7 +150,7 @@ def test_a_held_key_gives_the_stored_job_whatever_else_the_second_call_asks_for(
     keyed = note.options(idempotency_key="x")
     first = keyed.enqueue("a")
 
-    again = keyed.using(run_after=timedelta(hours=1)).options(timeout=5, deadline=60).enqueue("a")
+    again = keyed.using(run_after=timedelta(hours=1)).options(timeout=5, deadline=7_200).enqueue("a")
     # A queue of another declaration: one that exists.
     elsewhere = keyed.using(queue_name="api-reports").enqueue("a")
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from pgbroker import Retry, Snooze, job, registry
+from pgbroker import Retry, Snooze, enqueue_many, job, registry
 from pgbroker.control import pause, redrive, resume
 from pgbroker.errors import DuplicateJobType, InvalidOption, InvalidTimeZone
 from pgbroker.policy.cron import parse
 from pgbroker.registry import synchronise
+from pgbroker.schedules import operate
 from pgbroker.schedules.definition import Definition, troubles_of
-from pgbroker.testing import assert_enqueued, refute_enqueued, run_jobs
+from pgbroker.testing import all_enqueued, assert_enqueued, refute_enqueued, run_jobs
 
 pytestmark = pytest.mark.django_db
 
@@ -166,3 +168,34 @@ def test_one_job_without_a_name_has_no_run_group_to_say_anything_of() -> None:
     assert any("one job without a name" in each for each in said({"job_type": tell.key}))
     assert said({"job_type": tell.key, "name": "a"}) == []
     assert said({"job_type": tell.key}, {"job_type": tell.key}) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: redrive(queue=5), "queue is a int. Give a string."),
+        (lambda: redrive(error_code=5), "error_code is a int. Give a string."),
+        (lambda: pause(queue=5), "queue is a int. Give a string."),
+        (lambda: enqueue_many(3), r"calls is a int. Give a list of them: \[task.bind\(...\)\]."),
+        (lambda: enqueue_many(None), "calls is a NoneType. Give a list of them"),
+        (lambda: operate.save({"name": "nightly"}), r"definition is a dict. Give a Definition\(name=..."),
+        (lambda: operate.run_now(5), "schedule is a int. Give its name, or its id."),
+        (lambda: operate.next_ticks("s", after=datetime(2027, 1, 1)), "after is naive .2027"),  # noqa: DTZ001
+        (lambda: assert_enqueued(tell, tag=["a"]), "tag is no filter. Did you mean 'tags'?"),
+        (lambda: all_enqueued(zzz=3), "zzz is no filter. Known: args, group, kwargs"),
+        (lambda: tell.using(priority="high"), "priority is 'high'. Give a whole number from -100 to 100."),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_named(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        call()
+
+
+@pytest.mark.parametrize(
+    "of", [lambda hours: timedelta(hours=hours), lambda hours: datetime(2400, 1, hours, tzinfo=UTC)]
+)
+def test_a_job_that_would_expire_before_it_may_start_is_refused(of: Callable[[int], Any]) -> None:
+    for deadline in (1, 2):
+        with pytest.raises(InvalidOption, match="expire before it may start"):
+            tell.using(run_after=of(2)).options(deadline=of(deadline)).enqueue()
+    tell.using(run_after=of(2)).options(deadline=of(3)).enqueue()

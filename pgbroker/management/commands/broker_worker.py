@@ -1,7 +1,7 @@
 """broker_worker: claim and run jobs until told to stop."""
 
-import logging
 import gc
+import logging
 import os
 import sys
 from argparse import SUPPRESS
