@@ -22,7 +22,7 @@ with page as materialized (
       and (%(after)s::uuid is null or uuid_send(job.id) < uuid_send(%(after)s::uuid))
       and (%(queue_id)s::smallint is null or job.queue_id = %(queue_id)s::smallint)
       and (%(type_id)s::int is null or job.job_type_id = %(type_id)s::int)
-      and (%(status)s::smallint is null or job.status = %(status)s::smallint)
+      and (%(status)s::smallint is null or job.status + 0 = %(status)s::smallint)
       and (
           %(tag)s::text is null
           or exists (
