@@ -53,8 +53,8 @@ class PgBrokerBackend(BaseTaskBackend):
     """
     `TASKS = {"default": {"BACKEND": "pgbroker.backend.PgBrokerBackend", "QUEUES": [...]}}`.
 
-    `QUEUES: []` allows any queue. OPTIONS: `DATABASE`, the alias that stores the jobs (default: the
-    first of `PGBROKER["DATABASES"]`). Django's four statuses show ours: scheduled, waiting, suspended and
+    Without QUEUES, or with `[]`, any queue is allowed. OPTIONS: `DATABASE`, the alias that stores the jobs (default:
+    the first of `PGBROKER["DATABASES"]`). Django's four statuses show ours: scheduled, waiting, suspended and
     blocked are READY; failed, dead_letter and cancelled are FAILED, with the reason among the errors.
     """
 
@@ -64,6 +64,10 @@ class PgBrokerBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        # Jobs declare their queues. Django's own default would refuse each but one.
+        super().__init__(alias, {"QUEUES": [], **params})
 
     # Neither __init__ nor validate_task may touch models or the database: both run while apps load.
     @property

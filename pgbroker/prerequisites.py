@@ -50,9 +50,10 @@ class Prerequisite:
 
 class Prerequisites:
     """
-    Prerequisites by id, or members of a group, read page by page: `for` and `async for`, as often as wanted.
+    Prerequisites, or members of a group, read page by page: `for` and `async for`, as often as wanted.
 
-    However many there are, few are in memory at once.
+    However many there are, few are in memory at once. They come by their ids, roughly as they were enqueued, and not in
+    the order of `depends_on`: tell them apart by *id* or *name*.
     """
 
     def __init__(self, page: Callable[[UUID], list[Prerequisite]]) -> None:

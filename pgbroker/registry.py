@@ -134,8 +134,8 @@ class JobTask(Task, Generic[P, R]):  # type: ignore[type-arg] # generic in the s
                     "Give a timezone-aware datetime, or a timedelta from now such as timedelta(seconds=30).",
                 )
             given["run_after_delay"] = None
-        if "priority" in given and type(given["priority"]) is not int:
-            # Django compares it, whatever it is.
+        if not isinstance(given.get("priority", 0), (int, float)):
+            # Django compares it with numbers, whatever it is.
             raise InvalidOption(
                 "priority", f"is {given['priority']!r}", "Give a whole number from -100 to 100."
             )
@@ -413,6 +413,8 @@ def job(
     process, "thread" for the worker's own (async handlers: its event loop), default what the worker says.
     Raises `InvalidOption` where it is written.
     """
+    if function is not None and not callable(function):
+        raise InvalidOption("function", f"is {function!r}", "Write @job, or @job(name=..., queue_name=...).")
     declared: dict[str, Any] = {
         "type_name": "" if name is None else checked_name("name", name),
         "queue_name": queue_name,

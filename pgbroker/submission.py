@@ -11,6 +11,7 @@ from pgbroker import bodies, hooks, linked_rows, payload, telemetry
 from pgbroker.custody import Custody
 from pgbroker.errors import (
     IdempotencyConflict,
+    InvalidOption,
     NotReplaceable,
     PgBrokerError,
     PrerequisiteRefused,
@@ -127,6 +128,10 @@ def end_custody(custody: Custody, row: Mapping[str, Any], answer: Enqueued) -> N
 
 def enqueue(task: JobTask[P, R], *args: P.args, **kwargs: P.kwargs) -> "TaskResult[P, R]":
     """Enqueue one call of *task* in the current transaction; the same as `task.enqueue(...)`."""
+    if not hasattr(task, "enqueue"):
+        raise InvalidOption(
+            "task", f"is a {type(task).__name__}", "Decorate the function with @job, and give that."
+        )
     return task.enqueue(*args, **kwargs)
 
 

@@ -18,6 +18,7 @@ from pgbroker.lifecycle.pause import pauses
 from pgbroker.lifecycle.probe import probe
 from pgbroker.lifecycle.promote import EVERYTHING, promote
 from pgbroker.lifecycle.release import release
+from pgbroker.lifecycle.resolve import resolve
 from pgbroker.runtime.take_in import take_in
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ POLL_AGAIN_SECONDS = 0.25
 # How long ready jobs that cannot be claimed are looked at again soon: whoever changes them locks them for a moment.
 # Those of a paused queue stay so for longer.
 PASSED_OVER_SECONDS = 1.0
+# Edges that a burst looks at before it ends, of those that were left to a pass.
+RESOLVE_MAX = 1_000
 # Looks that notifications ask for come no faster than this.
 LOOK_AGAIN_SECONDS = 0.25
 
@@ -109,7 +112,7 @@ class Claimer:
         self._look_now = False
         # The last look saw ready jobs; since when no claim got any of them, infinity when there are none.
         self._saw_ready = False
-        self._passed_over_since = math.inf
+        self._passed_over_since = self._left_since = math.inf
 
     # -------------------------------------------------------------- told from outside
 
@@ -167,8 +170,11 @@ class Claimer:
         while self._due:
             self.probe_at = min(self.probe_at, self._due.popleft())
         looked = self._look_now or time.monotonic() >= self.probe_at or self._burst_ends()
+        left = False
         if looked:
             self._look_now = False
+            # Before the look, which then sees what it frees.
+            left = nothing_in_hand and self.worker.options.burst and self._left_to_a_pass()
             self._look()
         while self._heard:
             self.by_name[self._heard.pop()].eager = True
@@ -180,7 +186,7 @@ class Claimer:
             self._passed_over_since = math.inf
             return 0.0
         if looked:
-            passed_over = nothing_in_hand and self._passes_over_for_a_moment()
+            passed_over = nothing_in_hand and (self._passes_over_for_a_moment() or left)
             if passed_over:
                 self.probe_at = min(self.probe_at, self._looked_at + LOOK_AGAIN_SECONDS)
             # Nothing ran that could make more, nothing is due, and what is ready may not be claimed.
@@ -194,6 +200,15 @@ class Claimer:
             return False
         self._passed_over_since = min(self._passed_over_since, time.monotonic())
         return time.monotonic() - self._passed_over_since < PASSED_OVER_SECONDS
+
+    def _left_to_a_pass(self) -> bool:
+        """Take part in the pass over dependents of what has ended; tells whether a moment later there may be more."""
+        answer = resolve(limit=RESOLVE_MAX, using=self.session)
+        if answer.looked_at or not answer.is_left:
+            self._left_since = math.inf
+            return answer.looked_at > 0
+        self._left_since = min(self._left_since, time.monotonic())
+        return time.monotonic() - self._left_since < PASSED_OVER_SECONDS
 
     def _burst_ends(self) -> bool:
         """A burst that has nothing left in hand looks at once whether there is more."""

@@ -1,15 +1,18 @@
 """Schedules that the code declares: `schedule(...)` in jobs.py. Nothing touches the database at import."""
 
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from inspect import signature
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from pgbroker.correlation import DEFAULT_TENANT
 from pgbroker.errors import DuplicateSchedule, InvalidOption, InvalidSchedule
 from pgbroker.policy.misfire import Policy as MisfirePolicy
+from pgbroker.policy.values import elements
 from pgbroker.registry import Call, JobTask
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
 from pgbroker.schedules.entries import entries, group_entry, troubles_of_group
@@ -77,10 +80,10 @@ declarations = _Declarations()
 
 def schedule(
     name: str,
-    job: JobTask[Any, Any] | Call | Sequence[Call],
+    job: JobTask[Any, Any] | Call | Sequence[JobTask[Any, Any] | Call],
     *,
     cron: str,
-    timezone: str,
+    timezone: str | ZoneInfo,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     ambiguous: str = "auto",
@@ -96,7 +99,7 @@ def schedule(
     """
     Declare that *job* is enqueued whenever *cron* fires on the clock of *timezone*, with *args* and *kwargs*.
 
-    *job* is a task, a call (`task.bind(...)`), or a list of calls that wait for each other: then each tick is a run
+    *job* is a task, a call (`task.bind(...)`), or a list of them that may wait for each other: then each tick is a run
     group of its own. The row is made when a scheduler starts, and disabled once the code no longer has it. *misfire*
     is skip, run_once, catch_up or a `CatchUp`; *overlap* allow, skip, buffer_one or cancel_other; *jitter* the
     longest wait in seconds. *group* is what `run_group` takes, for the run group of each tick: tolerate, on_completed,
@@ -105,7 +108,7 @@ def schedule(
     catch_up = misfire if isinstance(misfire, CatchUp) else CatchUp()
     said: dict[str, Any] = {
         "expression": cron,
-        "time_zone": timezone,
+        "time_zone": timezone.key if isinstance(timezone, ZoneInfo) else timezone,
         "group": group,
         "ambiguous": ambiguous,
         "nonexistent": nonexistent,
@@ -113,7 +116,7 @@ def schedule(
         "misfire_count": catch_up.most,
         "misfire_window": catch_up.window,
         "overlap": overlap,
-        "jitter": jitter if isinstance(jitter, timedelta) else timedelta(seconds=jitter),
+        "jitter": _jitter(name, jitter),
         "starts_at": start,
         "ends_at": end,
     }
@@ -137,6 +140,16 @@ _IN_CODE = {
 }
 
 
+def _jitter(name: str, given: Any) -> timedelta:
+    if isinstance(given, timedelta):
+        return given
+    try:
+        return timedelta(seconds=given)
+    except (TypeError, ValueError, OverflowError):
+        trouble = Trouble("jitter", f"is {given!r}", "Give seconds, or a timedelta.")
+        raise InvalidSchedule(name, [trouble]) from None
+
+
 def _in_code(trouble: Trouble) -> Trouble:
     """Name a column as `schedule` calls it."""
     return trouble._replace(field=_IN_CODE.get(trouble.field, trouble.field))
@@ -144,11 +157,18 @@ def _in_code(trouble: Trouble) -> Trouble:
 
 def _calls(job: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Iterator[Call]:
     if isinstance(job, JobTask):
+        elements("args", args, "Give a list, such as args=[1].")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise InvalidOption(
+                "kwargs", f"is a {type(kwargs).__name__}", "Give a mapping of names to values."
+            )
         yield Call(job, tuple(args), dict(kwargs or {}))
         return
     calls = list(job) if isinstance(job, Iterable) and not isinstance(job, (str, bytes, Call)) else [job]
-    for each in calls:
-        if not isinstance(each, Call):
+    for place, each in enumerate(calls):
+        if isinstance(each, JobTask):
+            calls[place] = Call(each, (), {})
+        elif not isinstance(each, Call):
             what = f"is the text {each!r}" if isinstance(each, str) else f"is a {type(each).__name__}"
             if each is not job:
                 what = f"has one that {what}"
@@ -164,8 +184,16 @@ def _calls(job: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> I
 
 def _place(declared: Declared) -> tuple[Any, ...]:
     """What makes a second declaration the same one: its functions, wherever they were loaded from, and what it says."""
-    functions = tuple((call.task.func.__module__, call.task.func.__qualname__) for call in declared.calls)
-    return functions, declared.said.get("expression"), declared.said.get("time_zone")
+    calls = tuple(
+        (call.task.func.__module__, call.task.func.__qualname__, _plainly((call.args, call.kwargs)))
+        for call in declared.calls
+    )
+    return calls, _plainly({**declared.said, "group": None})
+
+
+def _plainly(said: Any) -> str:
+    """Write values down without the addresses that a module which is loaded again has changed."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(said))
 
 
 # ------------------------------------------------------------------ @job(schedule=...)

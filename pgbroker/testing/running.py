@@ -15,7 +15,7 @@ from pgbroker import telemetry
 from pgbroker.backend import send_signals, wants_signals
 from pgbroker.bodies import Reference, chosen_storage
 from pgbroker.conf import settings
-from pgbroker.control import job_id_of
+from pgbroker.control import explain, job_id_of
 from pgbroker.custody import Custody
 from pgbroker.errors import InvalidOption, JobNotFound, UndecodableArgument, UnknownQueue
 from pgbroker.ids import new_id
@@ -130,6 +130,8 @@ def run_to_end(job: UUID | str | HasId, *, attempts: int = 100, using: str | Non
     alias = using or settings().DATABASES[0]
     job_id = job_id_of(job)
     last: Ran | None = None
+    if (ended := _status_of(job_id, alias)) in TERMINAL:
+        raise AssertionError(f"job {job_id} is {ended.label} already. Run it once, or retry() it before.")
     for _ in range(attempts):
         wait = _wait_of(job_id, alias)
         if wait is not None and wait > timedelta(0):
@@ -141,7 +143,17 @@ def run_to_end(job: UUID | str | HasId, *, attempts: int = 100, using: str | Non
         if last.status in TERMINAL:
             return last
     now = f"after its last attempt it is {last.status.label}" if last else "it did not run"
-    raise AssertionError(f"job {job_id} has not ended: {now}")
+    with scope_all():
+        why = explain(job_id, using=alias).sentence
+    raise AssertionError(f"job {job_id} has not ended: {now}. {why}")
+
+
+def _status_of(job_id: UUID, alias: str) -> Status:
+    with scope_all():
+        found = look(job_id, using=alias)
+    if found is None:
+        raise JobNotFound(job_id)
+    return found.status
 
 
 def _wait_of(job_id: UUID, alias: str) -> timedelta | None:

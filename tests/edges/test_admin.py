@@ -649,3 +649,11 @@ def test_a_job_with_very_many_attempts_shows_the_last(root):
 
     assert len(response.context["picture"].lanes) == 30
     assert Job.objects.get(pk=job.pk).status == Status.FAILED
+
+
+@pytest.mark.parametrize("page", ["job", "worker", "rungroup", "schedule"])
+def test_a_query_with_a_nul_is_no_error(root, page):
+    for query in ("tag=a%00b", "state=%00", "queue=%00"):
+        answer = root.get(f"/admin/pgbroker/{page}/?{query}")
+        assert (answer.status_code, answer.url) == (302, f"/admin/pgbroker/{page}/?e=1"), query
+        assert root.get(answer.url, follow=True).status_code == 200

@@ -208,6 +208,20 @@ def test_a_cancel_tells_what_goes_along_before_and_when_it_does():
     assert "Nothing else would change" in run("broker_jobs", "cancel", enqueue_one(), "--dry-run")
 
 
+def test_a_dry_run_of_a_cancel_tells_what_becomes_of_the_jobs_themselves():
+    ready, running, ended = enqueue_one(), JobFactory(running=True).pk, JobFactory(dead_letter=True).pk
+
+    assert "would be cancelled  ready" in run("broker_jobs", "cancel", ready, "--dry-run")
+    assert "would be asked to stop" in run("broker_jobs", "cancel", running, "--dry-run")
+    for job, told in ((ended, "unchanged: it has ended"), (uuid4(), "there is none: look at id and tenant")):
+        out = StringIO()
+        with pytest.raises(CommandError, match="1 of 1 jobs would be left as they are") as failed:
+            call_command("broker_jobs", "cancel", str(job), "--dry-run", stdout=out)
+        assert failed.value.returncode == 1
+        assert told in out.getvalue()
+    assert status(ready) == Status.READY
+
+
 def test_a_redrive_looks_first_and_takes_what_matches():
     dead = [JobFactory(dead_letter=True).pk for _ in range(3)]
     other = JobFactory(dead_letter=True, job_type_id=type_id("tests.mail")).pk

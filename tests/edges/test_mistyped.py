@@ -9,14 +9,21 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pgbroker import Retry, Snooze, enqueue_many, job, registry
+from pgbroker import Retry, Snooze, enqueue, enqueue_many, job, registry
 from pgbroker.control import pause, redrive, resume
-from pgbroker.errors import DuplicateJobType, InvalidOption, InvalidTimeZone
+from pgbroker.errors import (
+    DuplicateJobType,
+    DuplicateSchedule,
+    InvalidOption,
+    InvalidSchedule,
+    InvalidTimeZone,
+)
 from pgbroker.policy.cron import parse
 from pgbroker.registry import synchronise
 from pgbroker.schedules import operate
+from pgbroker.schedules.declare import declarations, schedule
 from pgbroker.schedules.definition import Definition, troubles_of
-from pgbroker.testing import all_enqueued, assert_enqueued, refute_enqueued, run_jobs
+from pgbroker.testing import all_enqueued, assert_enqueued, refute_enqueued, run_jobs, run_to_end
 
 pytestmark = pytest.mark.django_db
 
@@ -199,3 +206,63 @@ def test_a_job_that_would_expire_before_it_may_start_is_refused(of: Callable[[in
         with pytest.raises(InvalidOption, match="expire before it may start"):
             tell.using(run_after=of(2)).options(deadline=of(deadline)).enqueue()
     tell.using(run_after=of(2)).options(deadline=of(3)).enqueue()
+
+
+@pytest.mark.parametrize("given", [print, "shop.charge", 5])
+def test_what_is_no_job_is_not_enqueued(given: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"task is a .*Decorate the function with @job"):
+        enqueue(given, 3)
+
+
+def test_the_name_of_a_job_is_given_by_its_keyword(apart: None) -> None:
+    with pytest.raises(InvalidOption, match=r"function is 'reports'\. Write @job, or @job"):
+        job("reports")  # type: ignore[call-overload]
+
+
+def test_a_zone_may_be_an_object_and_a_list_of_jobs_bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declarations, "_known", {})
+
+    made = schedule("zoned", [tell, tell.bind("b")], cron="0 2 * * *", timezone=ZoneInfo("Europe/Berlin"))
+
+    assert made.definition.time_zone == "Europe/Berlin"
+    assert [each["args"]["args"] for each in made.definition.jobs] == [[], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"jitter": "5s"}, InvalidSchedule, "jitter is '5s'. Give seconds, or a timedelta."),
+        ({"args": "y"}, InvalidOption, "args is a str. Give a list"),
+        ({"kwargs": ["y"]}, InvalidOption, "kwargs is a list. Give a mapping"),
+    ],
+)
+def test_a_schedule_names_what_it_cannot_read(
+    given: dict[str, Any], error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(declarations, "_known", {})
+    with pytest.raises(error, match=told):
+        schedule("odd", tell, cron="0 2 * * *", timezone="UTC", **given)
+
+
+def test_two_schedules_of_one_name_are_refused_whatever_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declarations, "_known", {})
+    when = {"cron": "0 2 * * *", "timezone": "UTC"}
+    first = schedule("twice", tell.bind("a"), **when)
+    # As a module that is loaded again declares it.
+    assert schedule("twice", tell.bind("a"), **when) == first
+
+    one = tell.bind("a")
+    for calls, changes in ((tell.bind("b"), {}), (one, {"jitter": 5}), (one, {"overlap": "skip"})):
+        with pytest.raises(DuplicateSchedule, match="declared twice, and differently"):
+            schedule("twice", calls, **when, **changes)
+    assert declarations.all() == [first]
+
+
+def test_a_job_that_has_ended_does_not_run_to_its_end_once_more() -> None:
+    done = tell.enqueue("x")
+    run_to_end(done)
+    with pytest.raises(AssertionError, match="is completed already"):
+        run_to_end(done)
+    pause(queue="default")
+    with pytest.raises(AssertionError, match=r"it did not run\. .*paused"):
+        run_to_end(tell.enqueue("x"))

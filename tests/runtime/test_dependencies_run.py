@@ -12,6 +12,8 @@ from django.db import connections
 
 from pgbroker import retry, run_group
 from pgbroker.models import RunGroup
+from pgbroker.runtime.options import WorkerOptions
+from pgbroker.runtime.supervisor import Worker
 from pgbroker.states import AttemptState, GroupState, Status
 from pgbroker.tenancy import scope_all, tenant_context
 from tests.runtime import handlers
@@ -171,3 +173,18 @@ def test_a_burst_runs_a_job_that_a_retry_has_just_brought_back_with_what_waits_f
         assert burst.wait(30) == 0
         assert states_of(parent)[-1] == AttemptState.COMPLETED, burst.log
         assert len(effects(f"child {number}")) == 1, burst.log
+
+
+def test_a_burst_runs_what_a_pass_brings_however_late_its_upkeep_is(monkeypatch, fleet: Fleet):
+    """A level deeper than the statement of the end goes is left to a pass, and with it the end of a group."""
+    parent = put(handlers.fail_before, 2, max_attempts=1)
+    middle = put(handlers.nothing, 1, depends_on=[parent])
+    with tenant_context(TENANT), run_group("late", on_failed=handlers.note.bind("over")) as group:
+        group.enqueue(handlers.nothing, 2, depends_on=[middle])
+    worker = Worker(WorkerOptions(concurrency=2, burst=True, poll_interval=0.1))
+    monkeypatch.setattr(worker.upkeep, "step", lambda: 60.0)
+
+    assert worker.run() == 0
+
+    assert state_of("late") == GroupState.FAILED
+    assert len(effects("over")) == 1

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from pgbroker import control, group_reports, reports
 from pgbroker.bodies import Reference
 from pgbroker.errors import JobNotFound
-from pgbroker.group_reports import preview_cancel
+from pgbroker.group_reports import Preview, preview_cancel
 from pgbroker.lifecycle.cancel import cancel_many
+from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.retry import retry_many
 from pgbroker.lifecycle.unblock import unblock_many
 from pgbroker.management import exits
@@ -36,7 +38,24 @@ from pgbroker.management.group_output import (
 )
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.obstacles import find_obstacles
-from pgbroker.states import RETRYABLE, Status
+from pgbroker.states import RETRYABLE, TERMINAL, Status
+
+_WOULD_BE = {
+    "cancelled": "would be cancelled",
+    "requested": "runs, and would be asked to stop",
+    "unchanged": "unchanged: it has ended",
+    "job_not_found": "there is none: look at id and tenant: broker_jobs list",
+}
+
+
+def _would_be(job: Job | None) -> str:
+    """Tell what a cancel would do to a job, in the words of what it does."""
+    if job is None:
+        return "job_not_found"
+    if job.status in TERMINAL:
+        return "unchanged"
+    return "requested" if job.status == Status.RUNNING else "cancelled"
+
 
 LIMIT, LIMIT_MAX = 50, 1000
 # A dry run counts no further.
@@ -283,8 +302,7 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
     def do_cancel(self, asked: dict[str, Any], json_wanted: bool, alias: str) -> None:
         preview = preview_cancel(job_ids=asked["ids"], using=alias)
         if asked["dry_run"]:
-            facts = {"totals": preview.totals, "exact": preview.is_exact, "along": facts_of_fates(preview)}
-            self.stdout.write(as_json(facts) if json_wanted else text_of_fates(preview))
+            self._tell_what_would_be(asked["ids"], preview, json_wanted, alias)
             return
         answers = cancel_many(asked["ids"], reason=asked["reason"], by=operator(), using=alias)
         why = {"unchanged": "it has ended", "requested": "it runs, and is asked to stop"}
@@ -294,6 +312,24 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
         self._tell_outcomes(
             asked["ids"], answers, why, done={"cancelled", "requested"}, json_wanted=json_wanted
         )
+
+    def _tell_what_would_be(self, ids: list[UUID], preview: Preview, json_wanted: bool, alias: str) -> None:
+        found = {job_id: look(job_id, using=alias) for job_id in ids}
+        would = {job_id: _would_be(job) for job_id, job in found.items()}
+        if json_wanted:
+            jobs = [{"id": job_id, "would_be": word} for job_id, word in would.items()]
+            facts = {"totals": preview.totals, "exact": preview.is_exact, "along": facts_of_fates(preview)}
+            self.stdout.write(as_json({"jobs": jobs, **facts}))
+        else:
+            rows = (
+                (job_id, _WOULD_BE[word], job.status.label if (job := found[job_id]) else None)
+                for job_id, word in would.items()
+            )
+            self.stdout.write(f"{table(('id', 'outcome', 'now'), rows, cut=False)}\n{text_of_fates(preview)}")
+        if left := [word for word in would.values() if word in ("unchanged", "job_not_found")]:
+            raise CommandError(
+                f"{len(left)} of {len(ids)} jobs would be left as they are.", returncode=exits.ERROR
+            )
 
     read_unblock = read_show
 
