@@ -173,7 +173,10 @@ def _is_coming_back(facts: Facts) -> bool:
     return (
         _cause_lives(facts)
         and _still_in_the_way(facts) == facts.cause_id
-        and not any(each["kind"] == "group" for each in facts.prerequisites or [])
+        and not any(
+            each["kind"] == "group" and each["status"] > Status.COMPLETED
+            for each in facts.prerequisites or []
+        )
     )
 
 

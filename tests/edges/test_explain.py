@@ -171,6 +171,24 @@ def test_of_a_group_with_several_bad_members_the_cure_is_to_retry_the_group():
 
 
 @pytest.mark.parametrize("policy", ["cancel", "block"])
+def test_a_job_that_waits_for_a_group_that_was_retried_is_told_to_come_back(policy):
+    group = open_group("import")
+    bad = member("import")
+    waiting = after({"group": "import"}, on_failure=policy)
+    seal(group)
+    fail(bad)
+    passes()
+    control.retry(bad)
+
+    told = explain(waiting)
+
+    assert "retry" not in told.cure
+    assert "brings this one back" in told.cure
+    passes()
+    assert status(waiting) == Status.WAITING
+
+
+@pytest.mark.parametrize("policy", ["cancel", "block"])
 def test_a_job_whose_cause_was_replaced_is_told_so(policy):
     first = enqueue_one(idempotency_key="k")
     job = after(first, on_failure=policy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
-from pgbroker import telemetry
+from pgbroker import cancel, telemetry
 from pgbroker.conf import settings
 from pgbroker.db import Session
 from pgbroker.models import Leader, QueueSample
@@ -135,7 +136,8 @@ def test_a_standby_that_takes_over_does_the_leaders_duties_at_once(upkeep):
     age_lease(11)
     upkeep.leader.ask_at = 0.0
 
-    assert work_off(upkeep) == {"lead", "ensure_partitions"} | LEADERS
+    # A look for faults lets a pass go first.
+    assert work_off(upkeep) == {"lead", "ensure_partitions", "resolve"} | LEADERS
     assert leader().epoch == 2
 
 
@@ -361,6 +363,30 @@ def test_a_look_for_what_is_broken_leaves_the_time_to_others_until_it_finds_some
         again(upkeep, "reconcile")
         upkeep.step()
     assert {status(each) for each in waiting} == {Status.READY if broken else Status.WAITING}
+
+
+def test_what_was_left_to_a_pass_is_no_fault(upkeep):
+    """A process that starts may look for faults before anything else."""
+    parent, heard = job(), []
+    (waiting,) = links({"depends_on": [str(parent)]})
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("set transaction isolation level repeatable read")
+        cancel(parent)
+    unsubscribe = telemetry.subscribe(
+        lambda event, keys: heard.append(keys), wants=lambda event: event == "dependencies.repaired"
+    )
+    for each in upkeep.turns:
+        each.next_at = 0.0 if each.duty.name == "reconcile" else math.inf
+    ask(ADA)
+    upkeep.leader.ask_at = 0.0
+
+    work_off(upkeep)
+
+    unsubscribe()
+    assert status(waiting.job_id) == Status.CANCELLED
+    assert heard == []
+    assert turn(upkeep, "reconcile").next_at < time.monotonic() + 1, "it gave way, and comes again soon"
 
 
 def test_the_row_of_the_leader_is_one_row(upkeep):
