@@ -200,7 +200,7 @@ class ScheduleAdmin(LookOnly):
         saved = operate.save(form.definition(), using=broker_alias())
         obj.pk = saved.schedule.id
         if (told := read_otherwise(form.definition(), saved.schedule.now.date())) is not None:
-            self.message_user(request, f"{obj.name}: {told} It was saved.", messages.WARNING)
+            self.message_user(request, f"Schedule {obj.name}: {told} It was saved.", messages.WARNING)
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
         try:
@@ -289,7 +289,7 @@ class ScheduleAdmin(LookOnly):
                 level, told = messages.ERROR, error.message
             if level == messages.SUCCESS:
                 self._note(request, row, told)
-            self.message_user(request, f"{row.name}: {told}", level)
+            self.message_user(request, f"Schedule {row.name}: {told}", level)
 
     def _do(self, request: HttpRequest, what: str, row: Schedule, chosen: dict[str, Any]) -> tuple[int, str]:
         """Do it and say what came of it; raises what the verb raises."""

@@ -657,3 +657,7 @@ def test_a_query_with_a_nul_is_no_error(root, page):
         answer = root.get(f"/admin/pgbroker/{page}/?{query}")
         assert (answer.status_code, answer.url) == (302, f"/admin/pgbroker/{page}/?e=1"), query
         assert root.get(answer.url, follow=True).status_code == 200
+
+
+def test_a_redrive_with_a_nul_is_no_error(root):
+    assert root.get("/admin/pgbroker/job/redrive/?tag=a%00b&status=12").status_code in (200, 302)
