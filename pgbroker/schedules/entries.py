@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pgbroker import payload
-from pgbroker.errors import InvalidOption, PgBrokerError
+from pgbroker.errors import InvalidArgument, InvalidOption, PgBrokerError
 from pgbroker.group_options import group_options
 from pgbroker.options import LINKS
 from pgbroker.references import CallRef, Reference
@@ -27,7 +27,8 @@ def entries(calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
     grouped = len(calls) > 1
     known = {id(call): _name_of(call, place) for place, call in enumerate(calls, 1)}
     for call in calls:
-        entry = _entry(call, shared_of(call.task, using=None, group=_OWN_GROUP if grouped else None))
+        shared = shared_of(call.task, using=None, group=_OWN_GROUP if grouped else None)
+        entry = _entry(call, shared, f"{known[id(call)]}." if grouped else "")
         if grouped:
             entry["name"] = known[id(call)]
         if wanted := call.task.call_options.depends_on:
@@ -37,8 +38,13 @@ def entries(calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
         yield entry
 
 
-def _entry(call: Call, shared: Shared) -> dict[str, Any]:
-    envelope, _, _ = payload.encode(shared.signature, call.args, call.kwargs, limit_bytes=shared.limit_bytes)
+def _entry(call: Call, shared: Shared, where: str) -> dict[str, Any]:
+    try:
+        envelope, _, _ = payload.encode(
+            shared.signature, call.args, call.kwargs, limit_bytes=shared.limit_bytes
+        )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}{error.path}", error.trouble, error.cure) from error
     entry: dict[str, Any] = {**shared.row, "args": envelope}
     entry.pop("group", None)
     if shared.correlation_id is not None:
@@ -132,4 +138,4 @@ def _callback(name: str, call: Call, using: str) -> dict[str, Any]:
         raise InvalidOption(
             where, "would be enqueued in another database or tenant", "Leave those to the schedule."
         )
-    return _entry(call, shared)
+    return _entry(call, shared, f"{name}.")

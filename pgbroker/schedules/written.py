@@ -40,7 +40,10 @@ def troubles_of_arguments(definition: Definition) -> list[Trouble]:
         try:
             payload.decode(job_type.signature, envelope)
         except PgBrokerError as error:
-            why = f"of {job_type.key} has arguments that its handler does not take: {error.message}"
+            # What an argument lacks is for whoever writes it now; what a stored one lacks has other cures.
+            path, trouble = error.details.get("path"), error.details.get("trouble")
+            which = f"argument {path} {trouble}" if path and trouble else error.message.rstrip(".")
+            why = f"has arguments that do not fit {job_type.key}: {which.rstrip('.')}"
             troubles.append(Trouble("template", why, "Correct args and kwargs.", error.code))
     return troubles
 

@@ -23,6 +23,7 @@ from pgbroker.registry import synchronise
 from pgbroker.schedules import operate
 from pgbroker.schedules.declare import declarations, schedule
 from pgbroker.schedules.definition import Definition, troubles_of
+from pgbroker.schedules.written import written
 from pgbroker.testing import all_enqueued, assert_enqueued, refute_enqueued, run_jobs, run_to_end
 
 pytestmark = pytest.mark.django_db
@@ -266,3 +267,16 @@ def test_a_job_that_has_ended_does_not_run_to_its_end_once_more() -> None:
     pause(queue="default")
     with pytest.raises(AssertionError, match=r"it did not run\. .*paused"):
         run_to_end(tell.enqueue("x"))
+
+
+def test_of_several_calls_the_one_is_named_whose_argument_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(declarations, "_known", {})
+    when = {"cron": "0 2 * * *", "timezone": "UTC"}
+
+    made = schedule("several", [tell, tell.options(name="second").bind(7)], **when)
+    called = schedule("called", [tell, tell], group={"on_completed": tell.bind(7)}, **when)
+
+    assert "argument 'second.word' is of type int" in written(made)[1]
+    assert "argument 'on_completed.word' is of type int" in written(called)[1]

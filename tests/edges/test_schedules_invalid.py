@@ -170,7 +170,7 @@ def test_a_backfill_of_the_future_names_where_it_begins():
     ("job", "told"),
     [
         ("shop.tick", "job is the text 'shop.tick'. Give the task itself, or calls"),
-        ([nothing], "job has one that is a JobTask. Give the task itself, or calls"),
+        ([print], "job has one that is a builtin_function_or_method. Give the task itself, or calls"),
         (7, "job is a int."),
     ],
 )
