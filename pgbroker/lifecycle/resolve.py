@@ -21,3 +21,9 @@ def resolve(*, limit: int, skip: int = 0, using: str | db.Session = "default") -
     """
     (answer,) = db.fetch("resolve", {"limit": limit, "skip": skip}, Resolved._make, using=using)
     return answer
+
+
+def is_left(*, using: str | db.Session = "default") -> bool:
+    """Tell whether dependents of anything have been left to a pass that has not come yet. Changes nothing."""
+    ((left,),) = db.fetch("is_left", {}, tuple, using=using)
+    return bool(left)

@@ -18,7 +18,7 @@ from pgbroker.lifecycle.pause import pauses
 from pgbroker.lifecycle.probe import probe
 from pgbroker.lifecycle.promote import EVERYTHING, promote
 from pgbroker.lifecycle.release import release
-from pgbroker.lifecycle.resolve import resolve
+from pgbroker.lifecycle.resolve import is_left
 from pgbroker.runtime.take_in import take_in
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ POLL_AGAIN_SECONDS = 0.25
 # How long ready jobs that cannot be claimed are looked at again soon: whoever changes them locks them for a moment.
 # Those of a paused queue stay so for longer.
 PASSED_OVER_SECONDS = 1.0
-# Edges that a burst looks at before it ends, of those that were left to a pass.
-RESOLVE_MAX = 1_000
+# How long a burst that has nothing else to do waits for the passes over dependents.
+LEFT_SECONDS = 5.0
 # Looks that notifications ask for come no faster than this.
 LOOK_AGAIN_SECONDS = 0.25
 
@@ -174,7 +174,7 @@ class Claimer:
         if looked:
             self._look_now = False
             # Before the look, which then sees what it frees.
-            left = nothing_in_hand and self.worker.options.burst and self._left_to_a_pass()
+            left = nothing_in_hand and self.worker.options.burst and self._is_left_to_a_pass()
             self._look()
         while self._heard:
             self.by_name[self._heard.pop()].eager = True
@@ -201,14 +201,18 @@ class Claimer:
         self._passed_over_since = min(self._passed_over_since, time.monotonic())
         return time.monotonic() - self._passed_over_since < PASSED_OVER_SECONDS
 
-    def _left_to_a_pass(self) -> bool:
-        """Take part in the pass over dependents of what has ended; tells whether a moment later there may be more."""
-        answer = resolve(limit=RESOLVE_MAX, using=self.session)
-        if answer.looked_at or not answer.is_left:
+    def _is_left_to_a_pass(self) -> bool:
+        """
+        Tell whether a pass of the upkeep, brought on hereby, may free jobs that wait; and not for long.
+
+        Others, of other queues, may leave something to a pass all the time, and somebody may hold what one needs.
+        """
+        if not is_left(using=self.session):
             self._left_since = math.inf
-            return answer.looked_at > 0
+            return False
+        self.worker.resolve_now()
         self._left_since = min(self._left_since, time.monotonic())
-        return time.monotonic() - self._left_since < PASSED_OVER_SECONDS
+        return time.monotonic() - self._left_since < LEFT_SECONDS
 
     def _burst_ends(self) -> bool:
         """A burst that has nothing left in hand looks at once whether there is more."""

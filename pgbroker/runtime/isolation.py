@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import select
-import threading
 import time
 from collections import deque
 from contextvars import ContextVar, Token
@@ -77,18 +76,6 @@ losses = Losses()
 # each request then; after each job that would cost more than most jobs do. A thread without work closes its own.
 KEEP_SECONDS = 60.0
 IDLE_SECONDS = 1.0
-# For how long nobody looks again at connections that were in order after the last handler of their thread. A look lets
-# go of the interpreter, and others that wait for it get it first.
-TRUSTED_SECONDS = 0.005
-
-
-class _Cleaned(threading.local):
-    """When the connections of this thread were looked after last."""
-
-    at = -math.inf
-
-
-_cleaned = _Cleaned()
 
 
 def end_if_forked(pid: int) -> None:
@@ -106,11 +93,8 @@ def freshen_connections() -> None:
     """
     Before a handler: close Django connections of this thread that are broken, too old, or older than a loss.
 
-    A restart of the server kills the idle ones too, and Django would find out by failing the next job. Of those that
-    were in use a moment ago that is as likely as it is while the handler runs.
+    A restart of the server kills the idle ones too, and Django would find out by failing the next job.
     """
-    if _cleaned.at > losses.last_at and time.monotonic() - _cleaned.at < TRUSTED_SECONDS:
-        return
     for connection in connections.all(initialized_only=True):
         if connection.connection is None:
             continue
@@ -156,7 +140,6 @@ def clean_connections() -> None:
             _log.debug("closing a handler's connection failed", exc_info=True)
             _abandon(connection)
             vars(connection).pop("pgbroker_session_changed", None)
-    _cleaned.at = time.monotonic()
 
 
 def close_idle_connections() -> None:

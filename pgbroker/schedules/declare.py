@@ -184,16 +184,32 @@ def _calls(job: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> I
 
 def _place(declared: Declared) -> tuple[Any, ...]:
     """What makes a second declaration the same one: its functions, wherever they were loaded from, and what it says."""
-    calls = tuple(
-        (call.task.func.__module__, call.task.func.__qualname__, _plainly((call.args, call.kwargs)))
-        for call in declared.calls
+    group = declared.said["group"]
+    called = {
+        name: _said_of(each.bind() if isinstance(each, JobTask) else each)
+        for name, each in (group.items() if isinstance(group, Mapping) else ())
+        if isinstance(each, (JobTask, Call))
+    }
+    plain = {**declared.said, "group": {**group, **called} if called else group}
+    return tuple(map(_said_of, declared.calls)), _plainly(plain)
+
+
+def _said_of(call: Call) -> tuple[str, ...]:
+    task = call.task
+    options = (
+        task.queue_name,
+        task.priority,
+        task.run_after,
+        task.run_after_delay,
+        task.backend,
+        task.call_options,
     )
-    return calls, _plainly({**declared.said, "group": None})
+    return task.func.__module__, task.func.__qualname__, _plainly((call.args, call.kwargs, options))
 
 
 def _plainly(said: Any) -> str:
     """Write values down without the addresses that a module which is loaded again has changed."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(said))
+    return re.sub(r"(<[^<>]*) at 0x[0-9a-f]+", r"\1", repr(said))
 
 
 # ------------------------------------------------------------------ @job(schedule=...)

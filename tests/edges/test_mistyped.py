@@ -253,10 +253,27 @@ def test_two_schedules_of_one_name_are_refused_whatever_differs(monkeypatch: pyt
     assert schedule("twice", tell.bind("a"), **when) == first
 
     one = tell.bind("a")
-    for calls, changes in ((tell.bind("b"), {}), (one, {"jitter": 5}), (one, {"overlap": "skip"})):
+    for calls, changes in (
+        (tell.bind("b"), {}),
+        (one, {"jitter": 5}),
+        (one, {"overlap": "skip"}),
+        (tell.using(priority=3).bind("a"), {}),
+        (tell.options(tags=["x"]).bind("a"), {}),
+    ):
         with pytest.raises(DuplicateSchedule, match="declared twice, and differently"):
             schedule("twice", calls, **when, **changes)
     assert declarations.all() == [first]
+
+    schedule("group", [tell, tell], group={"on_completed": tell}, **when)
+    schedule("group", [tell, tell], group={"on_completed": tell}, **when)
+    for group in (
+        None,
+        {"on_completed": tell.bind("b")},
+        {"on_failed": tell},
+        {"on_completed": tell, "tolerate": 1},
+    ):
+        with pytest.raises(DuplicateSchedule):
+            schedule("group", [tell, tell], group=group, **when)
 
 
 def test_a_job_that_has_ended_does_not_run_to_its_end_once_more() -> None:

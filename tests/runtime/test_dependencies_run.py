@@ -23,6 +23,7 @@ from tests.runtime.fleet import (
     effects,
     executions_of,
     put,
+    raw_session,
     states_of,
     wait_for_status,
     wait_until,
@@ -182,9 +183,42 @@ def test_a_burst_runs_what_a_pass_brings_however_late_its_upkeep_is(monkeypatch,
     with tenant_context(TENANT), run_group("late", on_failed=handlers.note.bind("over")) as group:
         group.enqueue(handlers.nothing, 2, depends_on=[middle])
     worker = Worker(WorkerOptions(concurrency=2, burst=True, poll_interval=0.1))
-    monkeypatch.setattr(worker.upkeep, "step", lambda: 60.0)
+    looked, look, step = threading.Event(), worker.claimer._look, worker.upkeep.step
+
+    def note_look() -> None:
+        look()
+        if worker.settler.settled_count and not worker.board.size:
+            looked.set()
+
+    monkeypatch.setattr(worker.claimer, "_look", note_look)
+    # The pass comes after the claimer has found that there is nothing more.
+    monkeypatch.setattr(worker.upkeep, "step", lambda: looked.wait(20) and step())
 
     assert worker.run() == 0
 
     assert state_of("late") == GroupState.FAILED
     assert len(effects("over")) == 1
+
+
+@pytest.mark.parametrize("what", ["held", "broken"])
+def test_a_burst_ends_though_a_pass_cannot(what, monkeypatch, fleet: Fleet):
+    """Of other queues, or of its own: what somebody holds, or a row that breaks a pass, stops no burst for long."""
+    parent = put(handlers.fail_before, 2, max_attempts=1)
+    middle = put(handlers.nothing, 1, depends_on=[parent])
+    last = put(handlers.nothing, 2, depends_on=[middle])
+    monkeypatch.setattr("pgbroker.runtime.claimer.LEFT_SECONDS", 0.5)
+    worker = Worker(WorkerOptions(concurrency=2, burst=True, poll_interval=0.1))
+    with raw_session() as session:
+        session.execute("select set_config('pgbroker.scope', 'all', false)")
+        if what == "held":
+            session.execute("begin")
+            session.execute("select from pgbroker.job where id = %s for update", [last])
+        else:
+            monkeypatch.setattr(worker.upkeep, "step", lambda: 60.0)
+        ready = [put(handlers.note, "ready") for _ in range(3)]
+        began = time.monotonic()
+
+        assert worker.run() == 0
+
+        assert time.monotonic() - began < 15
+    wait_for_status(ready, DONE)

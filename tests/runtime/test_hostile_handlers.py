@@ -25,6 +25,7 @@ from pgbroker.runtime.take_in import take_in
 from pgbroker.states import AttemptState
 from tests.support.crash import fault
 from tests.support.jobs import attempt_states, claim_many, enqueue_one
+from tests.support.sessions import second_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -311,3 +312,28 @@ def test_a_session_that_was_closed_after_it_was_changed_is_nobodys_fault_any_mor
     clean_connections()
 
     assert connection.connection is not None
+
+
+@job(name="tests.hostile.loses_connection", queue_name="hostile", max_attempts=1)
+def loses_connection() -> None:
+    """Go on though the server has ended this thread's connection, and say nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    with second_session() as killer:
+        killer.execute("select pg_terminate_backend(%s, 5000)", [pid])
+
+
+@job(name="tests.hostile.reads", queue_name="hostile", max_attempts=1)
+def reads() -> int:
+    return Execution.objects.count()
+
+
+@pytest.mark.own_session
+def test_a_connection_that_died_in_a_handler_does_not_reach_the_next_one() -> None:
+    loses_connection.enqueue()
+    after = [reads.enqueue() for _ in range(3)]
+
+    assert worker(concurrency=1).run() == 0
+
+    assert {attempt_of(each).state for each in after} == {AttemptState.COMPLETED}

@@ -92,8 +92,11 @@ def outcome(made: list[Schedule], *, long_way: bool) -> list[dict[str, Any]]:
 
 
 NUMBERS = st.sampled_from(
-    [0, 1, 3, 5, -7, 100, 101, -101, 10_000, 10_001, 2**31, 1.5, 2.0, 1e3, "5", None, True, [1], "absent"]
-)
+    [
+        0, 1, 3, 5, -7, 7, 7.0, 100, 101, -101, 10_000, 10_001, 2**31, -(10**11), 1e40, 1.5, 2.0, 1e3, "5", None, True,
+        [1], "absent",
+    ]
+)  # fmt: skip
 ODD = {
     "job_type": st.sampled_from(["tests.former", "tests.tagged", "no.such", 5, None, "absent"]),
     "queue": st.sampled_from(["narrow", "no-such", 5, None, "absent"]),
@@ -146,6 +149,7 @@ def test_what_is_plain_goes_the_short_way():
     for other in (
         {"priority": 5}, {"priority": 0.4}, {"priority": "0"}, {"max_attempts": 1.5},
         {"max_attempts": "absent"}, {"queue": "absent"},
+        {"max_attempts": 7.0}, {"type_version": 3.0}, {"type_version": 2**31}, {"type_version": 10**40},
         {"job_type": "no.such"}, {"args": {"v": 2}}, {"args": "absent"}, {"options": {"timeout": 5}},
         {"tags": ["a"]}, {"delay_seconds": 5}, {"odd": None}, {"type_version": None},
     ):  # fmt: skip
@@ -190,3 +194,21 @@ def test_a_new_priority_is_made_known_by_the_long_way():
     assert QueuePriority.objects.filter(queue_id=queue_id(), priority=7).exists()
     with scope_all():
         assert Job.objects.get().priority == 7
+
+
+def test_a_row_that_a_trigger_passes_over_is_no_job_that_was_created():
+    made = [make("good", jobs=[plain()]), make("bad", jobs=[plain(max_attempts=9)])]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "create function pg_temp.pass_over() returns trigger language plpgsql as 'begin return null; end'; "
+            "create trigger staged before insert on pgbroker.job for each row when (new.max_attempts = 9) "
+            "execute function pg_temp.pass_over()"
+        )
+
+    answers = dispatched(made)
+
+    assert [(each.state, each.error_code) for each in answers] == [
+        ("created", None),
+        ("failed", "enqueue_failed"),
+    ]
+    assert [job.id for job in jobs()] == [answers[0].job_id]

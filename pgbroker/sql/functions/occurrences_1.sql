@@ -130,10 +130,12 @@ create function pgbroker.enqueue_plain_occurrences_1(
 language plpgsql volatile as $function$
 declare
     tenant constant text := coalesce(nullif(current_setting('pgbroker.tenant_id', true), ''), 'default');
+    stored bigint;
+    paid bigint;
 begin
     with alike as materialized (
         select
-            asked.entry - 'args' as said,
+            (asked.entry - 'args')::text as said_text,
             array_agg(asked.place) as places,
             array_agg(asked.entry -> 'args') as arguments,
             array_agg(asked.scheduled_for) as ticks,
@@ -144,7 +146,12 @@ begin
         ) as asked
         where pgbroker.is_envelope_1(asked.entry -> 'args')
           and not pgbroker.longer_as_text_1(asked.entry -> 'args', 67108864)
-        group by asked.entry - 'args'
+        -- As text: to jsonb 7 is 7.0, which is no whole number for those that may be written down.
+        group by (asked.entry - 'args')::text
+    ),
+    said as materialized (
+        select alike.*, alike.said_text::jsonb as said
+        from alike
     ),
     whole as materialized (
         select
@@ -152,14 +159,14 @@ begin
             pgbroker.declared_number_1(alike.said -> 'type_version') as version,
             pgbroker.declared_number_1(alike.said -> 'priority') as rank,
             pgbroker.declared_number_1(alike.said -> 'max_attempts') as attempts
-        from alike
+        from said as alike
         where alike.said - '{job_type,queue,type_version,priority,max_attempts}'::text[] = '{}'
           and jsonb_typeof(alike.said -> 'job_type') = 'string'
           and jsonb_typeof(alike.said -> 'queue') = 'string'
           and jsonb_typeof(coalesce(alike.said -> 'type_version', '1')) = 'number'
-          -- What becomes of a fraction is not for here to say.
+          -- What becomes of a fraction, or of a number that is too large, is not for here to say.
           and concat_ws(' ', alike.said ->> 'type_version', alike.said ->> 'priority', alike.said ->> 'max_attempts')
-              !~ '[^0-9 -]'
+              !~ '[^0-9 -]|[0-9]{10}'
     ),
     plain as materialized (
         select
@@ -191,20 +198,28 @@ begin
             plain.attempts,
             plain.attempts
         from plain
+        returning 1
     ),
     new_payload as (
         insert into pgbroker.job_payload (job_id, tenant_id, type_version, args, options)
         select
             plain.id, tenant, plain.type_version, plain.args, jsonb_build_object('scheduled_for', plain.tick)
         from plain
+        returning 1
     )
-    select array_agg(plain.place), array_agg(plain.id)
-    into places, jobs
+    select array_agg(plain.place), array_agg(plain.id), (select count(*) from new_job), (select count(*) from new_payload)
+    into places, jobs, stored, paid
     from plain;
+    -- A trigger of somebody's may pass a row over.
+    if least(stored, paid) < cardinality(jobs) then
+        raise exception 'pgbroker: a job is not plain' using errcode = 'PB004';
+    end if;
 exception when others then
     if pgbroker.is_passing_1(sqlstate) then
         raise;
     end if;
+    places := null;
+    jobs := null;
 end
 $function$;
 
