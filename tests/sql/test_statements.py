@@ -194,7 +194,7 @@ def test_a_statement_on_tenant_tables_declares_a_tenant_scope(statement):
     touched = re.search(
         r"pgbroker\.(job|job_payload|job_state|job_event|execution|idempotency|enqueue\w*|job_tag|"
         r"delete_queue_1|queue_reference_1|run_group|job_dependency|deferred_reference|resolve_\w+_1|reconcile_1|"
-        r"unblock_1|\w+_group_1|add_dependencies_1|schedule|schedule_run|dispatch_1|template_misfit_1|note_over_1)\b",
+        r"unblock_1|\w+_group_1|add_dependencies_1|schedule|schedule_run|unresolved|dispatch_1|template_misfit_1|note_over_1)\b",
         statement.text,
     )
 
