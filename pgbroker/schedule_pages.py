@@ -10,6 +10,7 @@ from pgbroker.errors import PgBrokerError
 from pgbroker.models import Schedule
 from pgbroker.schedules import operate
 from pgbroker.schedules.operate import Backfill, Definition, RunLine, ScheduleLine
+from pgbroker.schedules.remove import may_delete
 from pgbroker.schedules.shown import DRIFT, local_time, show_ticks, utc_time
 from pgbroker.schedules.sync import drift_of
 from pgbroker.schedules.undeclared import tell_undeclared
@@ -37,6 +38,7 @@ def describe_schedule(line: ScheduleLine, *, before: datetime | None, using: str
     drifted = drift_of([line], using=using).get(line.id)
     return {
         "line": line,
+        "dropped": line.declared and may_delete(line, using=using),
         "ticks": ticks,
         "unreadable": unreadable,
         "paused_until": local_time(line.paused_until, line.time_zone),

@@ -8,6 +8,7 @@ import pytest
 from django.urls import reverse
 
 from pgbroker.models import Schedule
+from pgbroker.schedules.declare import declarations
 from tests.edges.test_admin_schedules import LIST, act, declare, fresh, page_of, root, save, staff, text_of
 from tests.edges.test_command_schedules import read, refused, run
 from tests.support.schedules import jobs, make, states, tick_all
@@ -48,6 +49,17 @@ def test_what_the_code_declares_has_no_button_and_is_refused(root):
     assert "deleted once the code has it no more" in text
     assert answer.status_code == 403
     assert Schedule.objects.count() == 1
+
+
+def test_of_what_the_code_has_no_more_the_page_says_so_and_has_the_button(root):
+    line = declare()
+    declarations.forget(line.name)
+
+    text = text_of(root.get(page_of(line.id)))
+
+    assert "has declared it, and has it no more: it can be deleted." in text
+    assert "so what it says is changed there" not in text
+    assert page_of(line.id, "delete") in text
 
 
 def test_several_are_deleted_at_once_and_declared_ones_stop_it_with_the_cure(root):
