@@ -151,6 +151,7 @@ def test_a_job_is_shown_with_its_timeline():
     assert facts["status"] == "scheduled"
     assert facts["timeline"][0]["what"] == "enqueued"
     assert facts["executions"][0]["error"] == "it broke"
+    assert facts["executions"][0]["state"] == "failed"
 
 
 def test_a_retry_tells_what_became_of_each():

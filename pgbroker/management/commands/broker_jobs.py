@@ -38,7 +38,7 @@ from pgbroker.management.group_output import (
 )
 from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.obstacles import find_obstacles
-from pgbroker.states import RETRYABLE, TERMINAL, Status
+from pgbroker.states import RETRYABLE, TERMINAL, AttemptState, Status
 
 _WOULD_BE = {
     "cancelled": "would be cancelled",
@@ -223,7 +223,9 @@ broker_jobs redrive --status failed --tag customer:7 --attempts 3 --yes
         links = group_reports.read_links(job_id, using=alias)
         if json_wanted:
             facts = {**job._asdict(), "status": job.status.label, **facts_of_links(links)}
-            facts["executions"] = [each._asdict() for each in story.attempts]
+            facts["executions"] = [
+                {**each._asdict(), "state": AttemptState(each.state).label} for each in story.attempts
+            ]
             facts["timeline"] = [{"at": each.at, "what": each.what, "detail": each.detail} for each in told]
             self.stdout.write(as_json(facts))
             return
