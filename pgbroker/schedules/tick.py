@@ -17,8 +17,9 @@ from pgbroker.policy.cron import zones
 from pgbroker.schedules.decide import decide, planned_anew
 from pgbroker.schedules.tell import keys_of, tell
 
-# Schedules that one look finds. A page creates at most so many occurrences for each: it is over long before the lease.
-PAGE, OCCURRENCES_EACH = 500, 2
+# Schedules that one look finds. Others enqueue beside it, and wait for what a commit has to write. A page creates at most
+# so many occurrences for each: it is over long before the lease.
+PAGE, OCCURRENCES_EACH = 250, 2
 
 
 class Ticked(NamedTuple):
