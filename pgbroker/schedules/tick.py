@@ -17,8 +17,8 @@ from pgbroker.policy.cron import zones
 from pgbroker.schedules.decide import decide, planned_anew
 from pgbroker.schedules.tell import keys_of, tell
 
-# Schedules that one look finds. Others enqueue beside it, and wait for what a commit has to write. A page creates at most
-# so many occurrences for each: it is over long before the lease.
+# Schedules that one look finds: others enqueue beside it, and wait for what a commit has to write. A page creates at
+# most so many occurrences for each, and is over long before the lease.
 PAGE, OCCURRENCES_EACH = 250, 2
 
 
