@@ -183,7 +183,7 @@ class Claimer:
             self.probe_at = min(self.probe_at, self._looked_at + LOOK_AGAIN_SECONDS)
         if self._claim_round():
             self.dry = False
-            self._passed_over_since = math.inf
+            self._passed_over_since = self._left_since = math.inf
             return 0.0
         if looked:
             passed_over = nothing_in_hand and (self._passes_over_for_a_moment() or left)

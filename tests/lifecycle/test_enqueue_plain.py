@@ -176,3 +176,18 @@ def test_a_type_whose_declaration_has_tags_gives_them_to_a_plain_call_too():
 
     assert statements == ["enqueue_plain", "enqueue_many"]
     assert JobPayload.objects.get(pk=answer.job_id).tags == ["nightly"]
+
+
+@pytest.mark.parametrize("lacking", ["version", "rank", "attempts"])
+def test_a_number_that_is_not_given_is_left_to_the_long_way(lacking):
+    queue_id(), type_id()
+    numbers = {"version": 3, "rank": 0, "attempts": 7, lacking: None}
+    said = {"type": TYPE, "queue": QUEUE, **numbers}
+    for call in (
+        "select pgbroker.enqueue_plain_1(gen_random_uuid(), %(type)s, %(queue)s, '{\"v\": 1}', ",
+        "select pgbroker.enqueue_plain_many_1(array[gen_random_uuid()], %(type)s, %(queue)s, '[{\"v\": 1}]', ",
+    ):
+        with connection.cursor() as cursor:
+            cursor.execute(f"{call} %(version)s, %(rank)s, %(attempts)s, null, null, null)", said)
+            assert cursor.fetchone() == (None,)
+    assert Job.objects.count() == 0

@@ -228,6 +228,13 @@ def fail_before(attempt: int) -> None:
         raise ValueError("not yet")
 
 
+@job
+def fail_slowly(seconds: float) -> None:
+    """Raise after a while."""
+    time.sleep(seconds)
+    raise ValueError("at last")
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text for you")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -197,6 +198,45 @@ def test_a_burst_runs_what_a_pass_brings_however_late_its_upkeep_is(monkeypatch,
     assert worker.run() == 0
 
     assert state_of("late") == GroupState.FAILED
+    assert len(effects("over")) == 1
+
+
+def test_a_burst_waits_anew_for_what_is_left_once_it_has_run_something(monkeypatch, fleet: Fleet):
+    """What the first pass frees takes longer than a burst waits for passes, and its end leaves something to another."""
+    monkeypatch.setattr("pgbroker.runtime.claimer.LEFT_SECONDS", 1.0)
+    parent = put(handlers.fail_before, 2, max_attempts=1)
+    middle = put(handlers.nothing, 1, depends_on=[parent])
+    with tenant_context(TENANT), run_group("first") as group:
+        group.enqueue(handlers.nothing, 2, depends_on=[middle])
+    slow = put(handlers.fail_slowly, 1.5, max_attempts=1, depends_on=["first"], on_failure="ignore")
+    below = put(handlers.nothing, 3, depends_on=[slow])
+    with tenant_context(TENANT), run_group("second", on_failed=handlers.note.bind("over")) as group:
+        group.enqueue(handlers.nothing, 4, depends_on=[below])
+    held = put(handlers.nothing, 5, depends_on=[put(handlers.nothing, 6, depends_on=[parent])])
+    worker = Worker(WorkerOptions(concurrency=2, burst=True, poll_interval=0.1))
+    look, step, found_nothing = worker.claimer._look, worker.upkeep.step, [math.inf]
+
+    def note_look() -> None:
+        look()
+        idle = worker.settler.settled_count and not worker.board.size
+        found_nothing[0] = min(found_nothing[0], time.monotonic()) if idle else math.inf
+
+    monkeypatch.setattr(worker.claimer, "_look", note_look)
+    # Half a second after the claimer has found that there is nothing more.
+    late = 0.5
+    monkeypatch.setattr(
+        worker.upkeep,
+        "step",
+        lambda: min(step(), 0.02) if time.monotonic() - found_nothing[0] > late else 0.02,
+    )
+
+    with raw_session() as session, session.transaction():
+        # So that something is left all the time.
+        session.execute("select set_config('pgbroker.scope', 'all', true)")
+        session.execute("select from pgbroker.job where id = %s for update", [held])
+        assert worker.run() == 0
+
+    assert state_of("second") == GroupState.FAILED
     assert len(effects("over")) == 1
 
 

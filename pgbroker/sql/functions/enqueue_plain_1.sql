@@ -10,14 +10,14 @@ create function pgbroker.plain_kind_1(
     who text,
     correlation text,
     trace text
-) returns table (job_type_id int, queue_id smallint, type_version int)
+) returns table (job_type_id int, queue_id smallint)
 language sql stable as $function$
-    select job_type.id, queue.id, coalesce(plain_kind_1.type_version, job_type.version)
+    select job_type.id, queue.id
     from pgbroker.job_type
     cross join pgbroker.queue
     where tenant !~ '[^A-Za-z0-9._-]'
       and length(tenant) between 1 and 63
-      and coalesce(plain_kind_1.type_version, job_type.version) >= 1
+      and type_version >= 1
       and rank between -100 and 100
       and attempts between 1 and 10000
       and (who is null or length(who) between 1 and 255)

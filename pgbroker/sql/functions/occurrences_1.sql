@@ -135,7 +135,7 @@ declare
 begin
     with alike as materialized (
         select
-            (asked.entry - 'args')::text as said_text,
+            (asked.entry - 'args')::text::jsonb as said,
             array_agg(asked.place) as places,
             array_agg(asked.entry -> 'args') as arguments,
             array_agg(asked.scheduled_for) as ticks,
@@ -149,17 +149,16 @@ begin
         -- As text: to jsonb 7 is 7.0, which is no whole number for those that may be written down.
         group by (asked.entry - 'args')::text
     ),
-    said as materialized (
-        select alike.*, alike.said_text::jsonb as said
-        from alike
-    ),
     whole as materialized (
         select
             alike.*,
-            pgbroker.declared_number_1(alike.said -> 'type_version') as version,
+            coalesce(
+                pgbroker.declared_number_1(alike.said -> 'type_version'),
+                (select job_type.version from pgbroker.job_type where job_type.name = alike.said ->> 'job_type')
+            ) as version,
             pgbroker.declared_number_1(alike.said -> 'priority') as rank,
             pgbroker.declared_number_1(alike.said -> 'max_attempts') as attempts
-        from said as alike
+        from alike
         where alike.said - '{job_type,queue,type_version,priority,max_attempts}'::text[] = '{}'
           and jsonb_typeof(alike.said -> 'job_type') = 'string'
           and jsonb_typeof(alike.said -> 'queue') = 'string'
@@ -170,7 +169,7 @@ begin
     ),
     plain as materialized (
         select
-            pgbroker.uuid7_1() as id, kind.job_type_id, kind.queue_id, kind.type_version, whole.rank, whole.attempts,
+            pgbroker.uuid7_1() as id, kind.job_type_id, kind.queue_id, whole.version, whole.rank, whole.attempts,
             each.place, each.args, each.tick,
             case when each.start_at > statement_timestamp() then each.start_at end as later
         from whole
@@ -203,7 +202,7 @@ begin
     new_payload as (
         insert into pgbroker.job_payload (job_id, tenant_id, type_version, args, options)
         select
-            plain.id, tenant, plain.type_version, plain.args, jsonb_build_object('scheduled_for', plain.tick)
+            plain.id, tenant, plain.version, plain.args, jsonb_build_object('scheduled_for', plain.tick)
         from plain
         returning 1
     )
