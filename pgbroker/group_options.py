@@ -77,7 +77,7 @@ def _entry(name: str, call: Call | JobTask[[], Any], using: str) -> dict[str, An
             shared.signature, bound.args, bound.kwargs, limit_bytes=shared.limit_bytes
         )
     except InvalidArgument as error:
-        raise InvalidArgument(f"{name}.{error.path}", error.trouble, error.cure) from error
+        raise error.within(name) from error
     row = row_of(shared, "", text)
     if linked_rows.write_links(row, bound.task.call_options, None) is not None:
         raise linked_rows.not_in_the_list()

@@ -63,6 +63,10 @@ class InvalidArgument(PgBrokerError, TypeError):
         super().__init__(f"argument '{path}' {sentence(trouble)} {cure}", path=path)
         self.path, self.trouble, self.cure = path, trouble, cure
 
+    def within(self, where: str) -> "InvalidArgument":
+        """Return the same of an argument of *where*, one call among others."""
+        return InvalidArgument(f"{where}.{self.path}", self.trouble, self.cure)
+
 
 class PayloadTooLarge(PgBrokerError, ValueError):
     """

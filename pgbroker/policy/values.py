@@ -80,6 +80,13 @@ def elements(field: str, value: Any, cure: str) -> Iterable[Any]:
     return value
 
 
+def named(field: str, value: Any) -> Mapping[str, Any]:
+    """Return *value* if it is a mapping, of names to values; raises `InvalidOption`."""
+    if not isinstance(value, Mapping):
+        raise InvalidOption(field, f"is a {type(value).__name__}", "Give a mapping of names to values.")
+    return value
+
+
 def duration(field: str, value: Any, *, longest: timedelta = LONGEST_TIMEOUT) -> timedelta:
     """Return seconds or a timedelta as a timedelta above zero; raises `InvalidOption`."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):

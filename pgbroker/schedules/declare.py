@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from pgbroker.correlation import DEFAULT_TENANT
 from pgbroker.errors import DuplicateSchedule, InvalidOption, InvalidSchedule
 from pgbroker.policy.misfire import Policy as MisfirePolicy
-from pgbroker.policy.values import elements
+from pgbroker.policy.values import elements, named
 from pgbroker.registry import Call, JobTask
 from pgbroker.schedules.definition import Definition, Trouble, troubles_of
 from pgbroker.schedules.entries import entries, group_entry, troubles_of_group
@@ -158,17 +158,12 @@ def _in_code(trouble: Trouble) -> Trouble:
 def _calls(job: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Iterator[Call]:
     if isinstance(job, JobTask):
         elements("args", args, "Give a list, such as args=[1].")
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise InvalidOption(
-                "kwargs", f"is a {type(kwargs).__name__}", "Give a mapping of names to values."
-            )
-        yield Call(job, tuple(args), dict(kwargs or {}))
+        yield Call(job, tuple(args), {} if kwargs is None else dict(named("kwargs", kwargs)))
         return
     calls = list(job) if isinstance(job, Iterable) and not isinstance(job, (str, bytes, Call)) else [job]
-    for place, each in enumerate(calls):
-        if isinstance(each, JobTask):
-            calls[place] = Call(each, (), {})
-        elif not isinstance(each, Call):
+    calls = [each.bind() if isinstance(each, JobTask) else each for each in calls]
+    for each in calls:
+        if not isinstance(each, Call):
             what = f"is the text {each!r}" if isinstance(each, str) else f"is a {type(each).__name__}"
             if each is not job:
                 what = f"has one that {what}"
@@ -182,29 +177,13 @@ def _calls(job: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> I
     yield from calls
 
 
-def _place(declared: Declared) -> tuple[Any, ...]:
+def _place(declared: Declared) -> tuple[list[str], str]:
     """What makes a second declaration the same one: its functions, wherever they were loaded from, and what it says."""
     group = declared.said["group"]
-    called = {
-        name: _said_of(each.bind() if isinstance(each, JobTask) else each)
-        for name, each in (group.items() if isinstance(group, Mapping) else ())
-        if isinstance(each, (JobTask, Call))
-    }
-    plain = {**declared.said, "group": {**group, **called} if called else group}
-    return tuple(map(_said_of, declared.calls)), _plainly(plain)
-
-
-def _said_of(call: Call) -> tuple[str, ...]:
-    task = call.task
-    options = (
-        task.queue_name,
-        task.priority,
-        task.run_after,
-        task.run_after_delay,
-        task.backend,
-        task.call_options,
-    )
-    return task.func.__module__, task.func.__qualname__, _plainly((call.args, call.kwargs, options))
+    bound = {name: each.bind() if isinstance(each, JobTask) else each for name, each in (group or {}).items()}
+    calls = [*declared.calls, *(each for each in bound.values() if isinstance(each, Call))]
+    modules = [call.task.func.__module__ for call in calls]
+    return modules, _plainly((declared.calls, {**declared.said, "group": group and bound}))
 
 
 def _plainly(said: Any) -> str:

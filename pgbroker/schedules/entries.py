@@ -28,7 +28,7 @@ def entries(calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
     known = {id(call): _name_of(call, place) for place, call in enumerate(calls, 1)}
     for call in calls:
         shared = shared_of(call.task, using=None, group=_OWN_GROUP if grouped else None)
-        entry = _entry(call, shared, f"{known[id(call)]}." if grouped else "")
+        entry = _entry(call, shared, known[id(call)] if grouped else "")
         if grouped:
             entry["name"] = known[id(call)]
         if wanted := call.task.call_options.depends_on:
@@ -38,13 +38,15 @@ def entries(calls: Sequence[Call]) -> Iterator[dict[str, Any]]:
         yield entry
 
 
-def _entry(call: Call, shared: Shared, where: str) -> dict[str, Any]:
+def _entry(call: Call, shared: Shared, where: str = "") -> dict[str, Any]:
     try:
         envelope, _, _ = payload.encode(
             shared.signature, call.args, call.kwargs, limit_bytes=shared.limit_bytes
         )
     except InvalidArgument as error:
-        raise InvalidArgument(f"{where}{error.path}", error.trouble, error.cure) from error
+        if not where:
+            raise
+        raise error.within(where) from error
     entry: dict[str, Any] = {**shared.row, "args": envelope}
     entry.pop("group", None)
     if shared.correlation_id is not None:
@@ -138,4 +140,4 @@ def _callback(name: str, call: Call, using: str) -> dict[str, Any]:
         raise InvalidOption(
             where, "would be enqueued in another database or tenant", "Leave those to the schedule."
         )
-    return _entry(call, shared, f"{name}.")
+    return _entry(call, shared, name)

@@ -30,7 +30,7 @@ from pgbroker.options import checked_tags
 from pgbroker.payload import decode, refuse_unknown
 from pgbroker.policy.body_names import LARGEST_BYTES
 from pgbroker.policy.plain_json import Refused, Walk
-from pgbroker.policy.values import elements, instant, whole
+from pgbroker.policy.values import elements, instant, named, whole
 from pgbroker.references import GroupRef, checked_name, group_name_of
 from pgbroker.registry import JobTask, JobType, names, types
 from pgbroker.states import Status
@@ -160,8 +160,8 @@ def _wanted(
         raise InvalidOption(name, "is no filter", did_you_mean(name, known) or f"Known: {', '.join(known)}.")
     alias = using or settings().DATABASES[0]
     elements("args", args, "Give a list, or kwargs={...}.")
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise InvalidOption("kwargs", f"is a {type(kwargs).__name__}", "Give a mapping of names to values.")
+    if kwargs is not None:
+        named("kwargs", kwargs)
     if run_after is not None and not isinstance(run_after, timedelta):
         instant("run_after", run_after)
     if queue is not None and queue not in (known := [row.name for row in list_queues(using=alias)]):

@@ -24,7 +24,7 @@ from pgbroker.lifecycle.claim import claim
 from pgbroker.lifecycle.clock import database_time
 from pgbroker.lifecycle.declare import QueueRow, list_queues, type_ids
 from pgbroker.lifecycle.expire import expire
-from pgbroker.lifecycle.look import look
+from pgbroker.lifecycle.look import Job, look
 from pgbroker.lifecycle.promote import promote
 from pgbroker.lifecycle.reconcile import resolve_deferred
 from pgbroker.lifecycle.release import release
@@ -130,10 +130,13 @@ def run_to_end(job: UUID | str | HasId, *, attempts: int = 100, using: str | Non
     alias = using or settings().DATABASES[0]
     job_id = job_id_of(job)
     last: Ran | None = None
-    if (ended := _status_of(job_id, alias)) in TERMINAL:
-        raise AssertionError(f"job {job_id} is {ended.label} already. Run it once, or retry() it before.")
+    found = _found(job_id, alias)
+    if found.status in TERMINAL:
+        raise AssertionError(
+            f"job {job_id} is {found.status.label} already. Run it once, or retry() it before."
+        )
     for _ in range(attempts):
-        wait = _wait_of(job_id, alias)
+        wait = _wait_of(_found(job_id, alias), alias)
         if wait is not None and wait > timedelta(0):
             age(job_id, seconds=wait.total_seconds(), using=alias)
         mine = [ran for ran in run_jobs(using=alias) if ran.job_id == job_id]
@@ -148,23 +151,20 @@ def run_to_end(job: UUID | str | HasId, *, attempts: int = 100, using: str | Non
     raise AssertionError(f"job {job_id} has not ended: {now}. {why}")
 
 
-def _status_of(job_id: UUID, alias: str) -> Status:
+def _found(job_id: UUID, alias: str) -> Job:
+    """Read a job of any tenant; raises `JobNotFound`."""
     with scope_all():
         found = look(job_id, using=alias)
     if found is None:
         raise JobNotFound(job_id)
-    return found.status
+    return found
 
 
-def _wait_of(job_id: UUID, alias: str) -> timedelta | None:
-    """Return how long a job waits for its time; None when it does not. Raises `JobNotFound`."""
-    with scope_all():
-        found = look(job_id, using=alias)
-    if found is None:
-        raise JobNotFound(job_id)
-    if found.status != Status.SCHEDULED or found.available_at is None:
+def _wait_of(job: Job, alias: str) -> timedelta | None:
+    """Return how long a job waits for its time; None when it does not."""
+    if job.status != Status.SCHEDULED or job.available_at is None:
         return None
-    return found.available_at - database_time(using=alias)
+    return job.available_at - database_time(using=alias)
 
 
 def _handlers(alias: str) -> dict[int, JobType]:

@@ -40,26 +40,16 @@ from pgbroker.management.output import Progress, as_json, harmless, pairs, table
 from pgbroker.obstacles import find_obstacles
 from pgbroker.states import RETRYABLE, TERMINAL, AttemptState, Status
 
+LIMIT, LIMIT_MAX = 50, 1000
+# A dry run counts no further.
+COUNT_MAX = 1_000_000
+# What a cancel would do to a job, in the words of what it does.
 _WOULD_BE = {
     "cancelled": "would be cancelled",
     "requested": "runs, and would be asked to stop",
     "unchanged": "unchanged: it has ended",
     "job_not_found": "there is none: look at id and tenant: broker_jobs list",
 }
-
-
-def _would_be(job: Job | None) -> str:
-    """Tell what a cancel would do to a job, in the words of what it does."""
-    if job is None:
-        return "job_not_found"
-    if job.status in TERMINAL:
-        return "unchanged"
-    return "requested" if job.status == Status.RUNNING else "cancelled"
-
-
-LIMIT, LIMIT_MAX = 50, 1000
-# A dry run counts no further.
-COUNT_MAX = 1_000_000
 
 
 class Command(BaseCommand):
@@ -444,3 +434,12 @@ def operator() -> str:
 
 def _jobs(count: int | str) -> str:
     return "1 job" if str(count) == "1" else f"{count} jobs"
+
+
+def _would_be(job: Job | None) -> str:
+    """Tell what a cancel would do to a job, None where there is none."""
+    if job is None:
+        return "job_not_found"
+    if job.status in TERMINAL:
+        return "unchanged"
+    return "requested" if job.status == Status.RUNNING else "cancelled"
