@@ -60,14 +60,13 @@ class Lane:
         # How many jobs of all queues had been taken at the last claim.
         self.taken_before = 0
 
-    @property
-    def waits_for_idle(self) -> bool:
-        """What it has, as far as known, cannot be held."""
-        return self.passed_over or not self.more_to_hold
+    def waits_for_idle(self, now: float) -> bool:
+        """Tell whether a slot must be idle for it: what it has, as far as known, cannot be held, or a look is due."""
+        return self.passed_over or not self.more_to_hold or self.full_look_due(now)
 
-    def is_owed_a_slot(self, taken: int, room: int) -> bool:
-        """Tell whether a slot should fall idle for what cannot be held: once for all that the others may hold."""
-        return self.waits_for_idle and taken - self.taken_before >= room
+    def is_owed_a_slot(self, taken: int, room: int, now: float) -> bool:
+        """Tell whether a slot should fall idle for it: once for all that the others may hold."""
+        return taken - self.taken_before >= room and self.waits_for_idle(now)
 
     def full_look_due(self, now: float) -> bool:
         """Tell whether a look from the start is affordable again, and worth it."""
@@ -304,15 +303,15 @@ class Claimer:
             ),
         )
         total = waiting = 0
-        # Where a queue has work that cannot be held, what others hold must not keep it from its turn.
-        room = self.worker.board.slots + self.worker.settings.PREFETCH_MAX
-        owed = any(lane.is_owed_a_slot(self._taken, room) for lane in lanes)
+        # Where a queue waits for an idle slot, what others hold must not keep it from its turn.
+        room, now = self.worker.board.slots + self.worker.settings.PREFETCH_MAX, time.monotonic()
+        owed = any(lane.is_owed_a_slot(self._taken, room, now) for lane in lanes)
         for lane in lanes:
             now = time.monotonic()
             idle, hold = self._room()
             # Let the held ones run out first: a look from the start must have idle slots to fill, or slow
             # and fragile jobs at the head would be passed over for ever.
-            if idle == 0 and (owed or lane.waits_for_idle or lane.full_look_due(now)):
+            if idle == 0 and (owed or lane.waits_for_idle(now)):
                 hold = 0
                 waiting += 1
             if idle + hold and (taken := self._claim(lane, idle, hold, now)):

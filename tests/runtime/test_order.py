@@ -160,6 +160,29 @@ def test_several_queues_are_served_in_turn(fleet: Fleet, seconds: float):
     assert min(halfway.count(name) for name in queues) >= 5, " ".join(order)
 
 
+def test_queues_that_are_new_are_served_in_turn_though_all_their_jobs_can_be_held(fleet: Fleet):
+    """The one that has the idle slot must not have all that comes free, while the others wait for an idle one."""
+    queues = ("one", "two", "three")
+    known = put_together(*[(handlers.enter_queue, TENANTS[0], "known", 0.002)] * 50)
+    worker = fleet.start(slots=1, PREFETCH_MAX=4)
+    wait_for_status(known, DONE, of=worker)
+
+    with transaction.atomic():
+        make_queues(*queues)
+        ids = [
+            job_id
+            for name in queues
+            for job_id in put_together(
+                *[(handlers.enter_queue, TENANTS[0], name, 0.002)] * 40, queue_name=name
+            )
+        ]
+    wait_for_status(ids, DONE, of=worker)
+
+    order = [each["what"] for each in effects() if each["what"] != "known"]
+    # A claim fills the slot and holds four more.
+    assert max(order.index(name) for name in queues) < 20, " ".join(order)
+
+
 def test_a_queue_whose_jobs_cannot_be_held_has_its_turn_beside_queues_whose_can(fleet: Fleet):
     """Quick jobs held for two queues leave no slot idle: what is of no known pace must not wait until they are out."""
     make_queues("one", "two", "three")

@@ -20,6 +20,7 @@ from pgbroker.management.signals import StopSignals
 from pgbroker.management.start import Target, limited_start, look_at
 from pgbroker.patience import limit_waits
 from pgbroker.registry import EXECUTORS
+from pgbroker.runtime.batch_work import be_batch_work
 from pgbroker.runtime.executors.choice import needs_children
 from pgbroker.runtime.executors.nursery import Nursery
 from pgbroker.runtime.memory import resident_bytes
@@ -179,6 +180,7 @@ broker_worker --burst                             work off what is ready, then e
                         # What the project has loaded is there for good: no collection is to go through it again.
                         gc.collect()
                         gc.freeze()
+                        be_batch_work()
                     try:
                         code = worker.run()
                     except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
