@@ -316,8 +316,9 @@ def _around(wrapper: BaseDatabaseWrapper, statement: sql.Statement) -> _Around:
     """Tell what a statement needs around it on Django's connection; raises `NotPostgreSQL`."""
     _refuse_others(wrapper)
     scope, tenant = _scope_of(statement)
-    plan = _plan_of(statement) if wrapper.get_autocommit() else ""
-    inside = not wrapper.get_autocommit() and (scope == "all" or tenant is not None)
+    alone = wrapper.get_autocommit()
+    plan = _plan_of(statement) if alone else ""
+    inside = not alone and (scope == "all" or tenant is not None)
     before = scope_text(scope, plan, settings().EVENTS, tenant is not None, inside)
     return _Around(before, None if tenant is None else (tenant,), inside)
 

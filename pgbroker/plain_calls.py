@@ -5,7 +5,6 @@ The short way of `enqueue_many` for the list that most long ones are. Whatever i
 the ordinary way with all of them, which says what it is; a rule lives there.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
@@ -126,4 +125,4 @@ def _tell(queue: str, job_type: str, answers: Sequence[UUID | PgBrokerError]) ->
     """Tell how many jobs were made."""
     made = sum(1 for answer in answers if isinstance(answer, UUID))
     if made and telemetry.wanted("batch.enqueued"):
-        telemetry.emit("batch.enqueued", count=made, created=Counter({(queue, job_type): made}))
+        telemetry.emit("batch.enqueued", count=made, created={(queue, job_type): made})

@@ -6,7 +6,6 @@ share `PROMETHEUS_MULTIPROC_DIR`.
 """
 
 import threading
-from collections import Counter
 from typing import Any
 
 import prometheus_client
@@ -26,7 +25,7 @@ def wants_enqueued(event: str) -> bool:
 
 def count_enqueued(event: str, keys: dict[str, Any]) -> None:
     """Count new jobs; one that was there already, by its idempotency key, is none."""
-    created: Counter[tuple[str, str]] = keys["created"]
+    created: dict[tuple[str, str], int] = keys["created"]
     for (queue, job_type), count in created.items():
         with _lock:
             pair = _pairs.of(queue, job_type)
