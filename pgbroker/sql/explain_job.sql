@@ -14,6 +14,8 @@
 -- Locks:  none.
 -- Index:  job_pkey, job_dependency_open, job_group, job_claim, execution_job.
 --
+-- status + 0: the members of a group are not looked up by an index of a status.
+--
 -- Only what the status asks for is looked up. A prerequisite that is not this tenant's, whatever a row may claim, is
 -- counted and not named.
 with asked as materialized (
@@ -154,7 +156,7 @@ select
                         select
                         from pgbroker.job as member
                         where member.run_group_id = named.id
-                          and member.status in (
+                          and member.status + 0 in (
                               0 /* scheduled */, 1 /* waiting */, 2 /* ready */, 3 /* running */, 4 /* suspended */,
                               5 /* blocked */
                           )
@@ -167,7 +169,7 @@ select
                         select
                         from pgbroker.job as member
                         where member.run_group_id = named.id
-                          and member.status in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
+                          and member.status + 0 in (11 /* failed */, 12 /* dead_letter */, 13 /* cancelled */)
                         limit %(bound)s
                     ) as counted
                 ) as bad

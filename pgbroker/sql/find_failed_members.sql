@@ -11,6 +11,8 @@
 -- Locks:  none.
 -- Index:  job_group, job_dependency_edge.
 --
+-- status + 0: whoever has many bad jobs and a group of few must not read the index of the former.
+--
 -- What was cancelled because of another job is never among them: it comes back with that one. By level, since a job is
 -- not retried before what it waits for.
 select bad.id as job_id, bad.level
@@ -19,8 +21,8 @@ from (
     from pgbroker.job
     where job.run_group_id = %(group_id)s
       and (
-          job.status in (11 /* failed */, 12 /* dead_letter */)
-          or job.status = 13 /* cancelled */
+          job.status + 0 in (11 /* failed */, 12 /* dead_letter */)
+          or job.status + 0 = 13 /* cancelled */
           and %(cancelled)s
           and not exists (
               select
