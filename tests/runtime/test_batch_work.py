@@ -13,6 +13,7 @@ from django.core.management import call_command
 from pgbroker.states import Status
 from tests.runtime import handlers
 from tests.runtime.fleet import Fleet, put_for_both, wait_for_status
+from tests.support.processes import descendants_of
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -36,10 +37,20 @@ def policy_after(*before: str) -> int:
 
 def test_every_thread_of_a_worker_is_batch_work(fleet: Fleet):
     ids = put_for_both(handlers.work, 0.0) + put_for_both(handlers.work_async, 0.0)
-    worker = fleet.start(slots=2)
+    worker = fleet.start("--metrics-port", "0", slots=2)
     wait_for_status(ids, Status.COMPLETED, of=worker)
 
     assert policies(worker.pid) == {os.SCHED_BATCH}
+
+
+def test_so_is_every_process_that_runs_its_jobs(fleet: Fleet):
+    ids = put_for_both(handlers.work, 0.0)
+    worker = fleet.start("--executor", "process", slots=2)
+    wait_for_status(ids, Status.COMPLETED, of=worker)
+
+    children = descendants_of(worker.pid)
+    assert len(children) >= 2
+    assert set().union(*map(policies, children)) == {os.SCHED_BATCH}
 
 
 def test_a_policy_that_was_chosen_stays():

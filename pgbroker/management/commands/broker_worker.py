@@ -163,6 +163,9 @@ broker_worker --burst                             work off what is ready, then e
         """Be a worker until it has ended."""
         assert options.database is not None
         limit_waits()
+        if self.signals is not None:
+            # First: what is started from here on inherits it, threads and child processes.
+            be_batch_work()
         # Before there is a connection or a thread, so that it can be forked off. Not in call_command(): the process
         # is not ours.
         early = self.signals is not None and needs_children(options.executor)
@@ -180,7 +183,6 @@ broker_worker --burst                             work off what is ready, then e
                         # What the project has loaded is there for good: no collection is to go through it again.
                         gc.collect()
                         gc.freeze()
-                        be_batch_work()
                     try:
                         code = worker.run()
                     except KeyboardInterrupt:  # without our signals, in call_command(): run() has drained
