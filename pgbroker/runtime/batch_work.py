@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 
 
 def be_batch_work() -> None:
@@ -14,9 +15,7 @@ def be_batch_work() -> None:
     """
     if sys.platform != "linux":
         return
-    try:
+    # A container may forbid it. It is a matter of speed only.
+    with suppress(OSError):
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    except OSError:
-        # A container may forbid it. It is a matter of speed only.
-        return

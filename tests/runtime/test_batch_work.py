@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(sys.platform != "linux", reason="a policy of Linux"),
 ]
-BE = "import os; from pgbroker.runtime.batch_work import be_batch_work as be; "
-TELL = "; be(); print(os.sched_getscheduler(0))"
+BE = "import os; from pgbroker.runtime.batch_work import be_batch_work as be"
+TELL = "be(); print(os.sched_getscheduler(0))"
 
 
 def policies(pid: int) -> set[int]:
@@ -29,10 +29,8 @@ def policies(pid: int) -> set[int]:
 
 def policy_after(*before: str) -> int:
     """Ask for it in a process of its own, after *before*."""
-    told = subprocess.run(
-        [sys.executable, "-c", BE + "; ".join(before) + TELL], capture_output=True, check=True
-    )
-    return int(told.stdout)
+    code = "; ".join([BE, *before, TELL])
+    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
 
 
 def test_every_thread_of_a_worker_is_batch_work(fleet: Fleet):
@@ -55,7 +53,7 @@ def test_so_is_every_process_that_runs_its_jobs(fleet: Fleet):
 
 def test_a_policy_that_was_chosen_stays():
     assert policy_after("os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))") == os.SCHED_IDLE
-    assert policy_after("None") == os.SCHED_BATCH
+    assert policy_after() == os.SCHED_BATCH
 
 
 def test_a_system_that_refuses_is_left_alone():
